@@ -51,6 +51,11 @@ class PolicyConfig:
     whatever it is. 0 takes the first draw. Always 0 in an environment that declares
     `deterministic = False`, where an action without effect may have one the next
     time."""
+    avoid_loops: bool = True
+    """Whether an action is drawn again, too, that was taken before in this very state
+    of the episode and from which the episode has come back to it. Of up to
+    `max_redraws` draws the one counts that was taken there least often: another way is
+    preferred, none is forbidden."""
 
     def __post_init__(self):
         if self.history < 0 or self.thought_tokens < 0:

@@ -17,6 +17,28 @@ def expert_episodes(episodes: Sequence[Episode], limit: int) -> list[Episode]:
     return list({e.task.id: e for e in candidates}.values())[:limit]
 
 
+def random_success(episodes: Sequence[Episode]) -> float:
+    """Return the share of random players' episodes that were won; 0 without any."""
+    won = [bool(e.success) for e in episodes if e.source == "random"]
+    return sum(won) / len(won) if won else 0.0
+
+
+def valid_steps(episodes: Sequence[Episode]) -> list[Episode]:
+    """Return random players' episodes without invalid actions, those with any left.
+
+    What is left is play without an aim, as the environment allows it. The step after an
+    invalid action starts from the state that reports the error.
+    """
+    played = [
+        dataclasses.replace(
+            e, transitions=tuple(t for t in e.transitions if not is_invalid(t))
+        )
+        for e in episodes
+        if e.source == "random"
+    ]
+    return [e for e in played if e.transitions]
+
+
 def shortened_wins(episodes: Sequence[Episode]) -> list[Episode]:
     """Return the shortest won episode of each task, without its detours."""
     shortest: dict[str, Episode] = {}

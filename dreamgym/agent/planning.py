@@ -64,10 +64,10 @@ class PlanningPolicy:
 
     Candidates are the policy's own action and further draws at temperature 1 or more,
     without those that the present state has refused before. Where the policy keeps to
-    listed actions, one that is not listed is replaced by the most similar. The own
-    action is never overruled by one that was taken in this very state before: whatever
-    the dream promises of it, it has led back here, and would again. With "best-of-n"
-    and "mpc" only a strictly better result overrules it.
+    listed actions, one that is not listed is replaced by the most similar. Left out is
+    also what was taken in this very state before, where there is anything else:
+    whatever the dream promises of it, it has led back here, and would again. With
+    "best-of-n" and "mpc" only a strictly better result overrules the own action.
     """
 
     def __init__(
@@ -145,15 +145,14 @@ class PlanningPolicy:
         """
         if not self.config.max_redraws:
             return [t for t in turns if not t.void]
+        usable = [t for t in turns if not t.void and situation.may_take(t.action)]
         before = zip(situation.past_states, situation.past, strict=False)
         tried = {action for state, action in before if state == situation.state}
-        return [
-            t
-            for i, t in enumerate(turns)
-            if not t.void
-            and situation.may_take(t.action)
-            and (not i or t.action == turns[0].action or t.action not in tried)
-        ]
+        untried = [t for t in usable if t.action not in tried]
+        if self.config.avoid_loops and untried:
+            return untried
+        own = [t for t in usable if t.action == turns[0].action]
+        return own + [t for t in untried if t.action != turns[0].action]
 
 
 def _snapshot(situation: Situation) -> Snapshot:

@@ -4,7 +4,8 @@
 its token ids, their log-probabilities, and the grammar phase of each token.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import jax
@@ -71,8 +72,9 @@ class Situation(NamedTuple):
 
     `valid_actions` are those that the environment lists and the policy reads,
     `past_states` the states in which the past actions were taken, `refused` the actions
-    that were invalid in the present state before, and `allowed` those that the policy
-    keeps to, if there are any.
+    that were invalid in the present state before, `allowed` those that the policy
+    keeps to, if there are any, and `uses` counts how often each action was taken in
+    this very state, left it, and the episode came back.
     """
 
     task: Task
@@ -82,6 +84,7 @@ class Situation(NamedTuple):
     past_states: Sequence[State] = ()
     refused: frozenset[str] = frozenset()
     allowed: frozenset[str] = frozenset()
+    uses: Mapping[str, int] = MappingProxyType({})
 
     def may_take(self, action: str) -> bool:
         """Whether the present state has not refused an action, and it is allowed."""

@@ -6,7 +6,9 @@ environment failed has no success: it is left unscored, not scored 0.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -77,15 +79,30 @@ class _Slot:
     @property
     def situation(self) -> Situation:
         """What the policy acts in."""
+        past = self.past
+        states = (*self.earlier_states, *(t.state for t in self.transitions))
         return Situation(
             self.task,
-            self.past,
+            past,
             self.state,
             self.valid_actions,
-            (*self.earlier_states, *(t.state for t in self.transitions)),
+            states,
             self.refused.at(self.state),
             self.allowed,
+            _uses(past, states, self.state),
         )
+
+
+def _uses(
+    past: Sequence[str], past_states: Sequence[State], state: State
+) -> Mapping[str, int]:
+    """Count the actions that were taken in a state, left it, and led back to it."""
+    following = (*past_states[1:], state)
+    return Counter(
+        action
+        for action, before, after in zip(past, past_states, following, strict=False)
+        if before == state != after
+    )
 
 
 @jax.jit
@@ -126,7 +143,9 @@ def rollout(
     An episode starts at its task, or continues from a snapshot. An action that the
     present state has refused before in the episode is drawn again, up to
     `policy.config.max_redraws` times, and so is one that the environment does not list,
-    where the shield of the policy is "valid". Several redraws are sampled at once, and
+    where the shield of the policy is "valid". So is, with `avoid_loops`, one that was
+    taken in this very state before and led back to it: there the draw that was taken
+    least often counts. Several redraws are sampled at once, and
     the first that may be taken counts. So the policy acts by its own distribution on
     the condition that it takes no such action. The turns keep the
     log-probabilities of the unconditioned one: a draw that is replaced costs no step
@@ -260,12 +279,16 @@ def _act(
     temperature: float,
     redraw_temperature: float,
 ) -> list[Turn]:
-    """Return a turn for each slot; what the slot may not take is drawn again."""
+    """Return a turn for each slot; what it may not take, or leads back, is redrawn."""
     turns = _draw(policy, slots, key, temperature)
     limit = policy.config.max_redraws
-    may_take = [s.situation.may_take for s in slots]
+    situations = [slot.situation for slot in slots]
+
+    def rank(index: int, turn: Turn) -> float:
+        return _rank(policy, situations[index], turn)
+
     for first in range(1, limit + 1, REDRAWS_PER_PASS):
-        again = [i for i, t in enumerate(turns) if not may_take[i](t.action)]
+        again = [i for i, turn in enumerate(turns) if rank(i, turn) > 0]
         if not again:
             break
         numbers = range(first, min(first + REDRAWS_PER_PASS, limit + 1))
@@ -280,9 +303,23 @@ def _act(
         )
         for i in again:
             draws = [next(redrawn) for _ in numbers]
-            accepted = (t for t in draws if may_take[i](t.action))
-            turns[i] = next(accepted, draws[-1])
+            for draw in draws:
+                # Of those that may not be taken the last one counts.
+                if rank(i, draw) < rank(i, turns[i]) or rank(i, turns[i]) == math.inf:
+                    turns[i] = draw
     return turns
+
+
+def _rank(policy: Policy | PlanningPolicy, situation: Situation, turn: Turn) -> float:
+    """Return how often a turn's action led back here; infinite if it may not be taken.
+
+    A planner has its own rule for actions that were taken before.
+    """
+    if not situation.may_take(turn.action):
+        return math.inf
+    if isinstance(policy, PlanningPolicy) or not policy.config.avoid_loops:
+        return 0.0
+    return float(situation.uses.get(turn.action, 0))
 
 
 def _draw(

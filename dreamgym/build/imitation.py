@@ -13,10 +13,10 @@ import jax
 import numpy as np
 
 from dreamgym.agent import early_experience as early
-from dreamgym.agent.demonstrations import shortened_wins
+from dreamgym.agent.demonstrations import shortened_wins, valid_steps
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import rollout
-from dreamgym.build.episodes import read_names, recorded_episodes
+from dreamgym.build.episodes import read, read_names, recorded_episodes
 from dreamgym.build.experience import uncertainty_gate
 from dreamgym.build.models import fit_model, initial_policy
 from dreamgym.build.step_limit import step_limit
@@ -81,6 +81,15 @@ def dreamed_wins(
     path.parent.mkdir(parents=True, exist_ok=True)
     write_episodes(path, won)
     return shortened_wins(won)
+
+
+def exploration_policy(run: Run, name: str) -> Policy:
+    """Return the initial policy fitted to the valid actions of random players.
+
+    It acts at random among what can be done, also in the dream, which lists no valid
+    actions.
+    """
+    return fit_demonstrations(run, valid_steps(read(run)[0]), name)
 
 
 def fit_demonstrations(

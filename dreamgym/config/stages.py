@@ -201,6 +201,10 @@ class ExpertIterationConfig:
     epochs: int = 4
     """How often a fit reads each imitated step; more often where that would make fewer
     updates than behaviour cloning makes (`bc.fit.steps`)."""
+    explore: bool = True
+    """Whether a policy that imitates random play, without its invalid actions, plays in
+    the dream as well where the policy wins fewer tasks there than random players won
+    episodes in the collection: a few won episodes teach less than chance finds."""
 
     def __post_init__(self):
         if min(self.rounds, self.fresh_tasks) < 0:

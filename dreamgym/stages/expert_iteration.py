@@ -1,7 +1,8 @@
 """Stage: expert iteration in the dream (arXiv:1705.08439; STaR, arXiv:2203.14465).
 
 tasks -> rollouts in the dream -> won episodes without their detours -> a fit from the
-initial policy on these and the real demonstrations -> the next round.
+initial policy on these and the real demonstrations -> the next round. Where the policy
+wins less than random players did, one that imitates these plays as well.
 
 No real step is spent on demonstrations: the dream is where they are found, and tasks of
 which nothing was collected have some, too. Each round fits from the same initial
@@ -10,6 +11,7 @@ policy, so that errors of an earlier one do not add up.
 
 from typing import Any
 
+from dreamgym.agent.demonstrations import random_success
 from dreamgym.agent.policy import Policy
 from dreamgym.build import chat as run_chat
 from dreamgym.build.costs import dev_games, dream_cost, game_seconds
@@ -17,7 +19,11 @@ from dreamgym.build.dev_choice import Choice, compare_with_start, nothing_to_gai
 from dreamgym.build.environments import dreamable_tasks, training_tasks
 from dreamgym.build.episodes import imitated_episodes, read
 from dreamgym.build.experience import load_experience, remedy_folder
-from dreamgym.build.imitation import dreamed_wins, fit_demonstrations
+from dreamgym.build.imitation import (
+    dreamed_wins,
+    exploration_policy,
+    fit_demonstrations,
+)
 from dreamgym.build.models import load_policy, save_policy
 from dreamgym.config.settings import RunConfig
 from dreamgym.run.cost import Cost, Workload
@@ -81,21 +87,34 @@ def _iterate(
     There is no policy if nothing was won in tasks without a real demonstration. What an
     interrupted stage dreamed in whole rounds, and its fits, are not repeated.
     """
-    c, collected = run.config.expert_iteration, [e.task for e in read(run)[0]]
-    tasks = dreamable_tasks(training_tasks(run, collected, c.fresh_tasks))
+    c, episodes = run.config.expert_iteration, read(run)[0]
+    fresh = training_tasks(run, [e.task for e in episodes], c.fresh_tasks)
+    tasks, chance = dreamable_tasks(fresh), random_success(episodes)
     real = imitated_episodes(run)
-    solved = {e.task.id for e in real}
     won: list[Episode] = []
     counts: list[int] = []
+    explorer_wins: list[int] = []
     policy: Policy | None = None
-    for number in range(1, c.rounds + 1):
-        player = warm if policy is None else policy
+    explorer: Policy | None = None
+
+    def play(player: Policy, name: str) -> tuple[int, int]:
+        """Add what a player wins; return in how many tasks, and how many it played."""
+        solved = {e.task.id for e in (*real, *won)}
         # Another win of a task would add nothing: one episode of each is imitated.
         unsolved = [t for t in tasks if t.id not in solved]
-        name = f"{NAME}/round-{number}"
         new = dreamed_wins(run, experience, player, unsolved, name, remedy_folder(run))
-        won += new
-        solved |= {e.task.id for e in new}
+        won.extend(new)
+        return len(new), min(len(unsolved), c.tasks)
+
+    for number in range(1, c.rounds + 1):
+        name = f"{NAME}/round-{number}"
+        new, played = play(warm if policy is None else policy, name)
+        weak = c.explore and new < chance * played
+        if weak and (number == 1 or explorer is not None):
+            if explorer is None:
+                explorer = exploration_policy(run, f"{NAME}/explorer")
+            explorer_wins.append(play(explorer, f"{name}-explorer")[0])
+            new += explorer_wins[-1]
         counts.append(len(won))
         if new:
             policy = fit_demonstrations(run, [*real, *won], name)
@@ -105,6 +124,7 @@ def _iterate(
         "tasks": len(tasks),
         "real_demonstrations": len(real),
         "dreamed_demonstrations": counts,
+        **({"explorer_demonstrations": explorer_wins} if explorer_wins else {}),
         **run_chat.server_usage(experience),
     }
     return policy, numbers

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from dreamgym.agent.demonstrations import (
     expert_episodes,
+    random_success,
     shortened_wins,
+    valid_steps,
     without_detours,
 )
 from dreamgym.build.episodes import demonstrations, imitated_episodes
@@ -75,6 +77,21 @@ def test_the_shortest_win_of_each_task_counts():
         (other.task, "random"),
     ]
     assert actions_of(kept[0]) == actions_of(short)
+
+
+def test_the_success_of_random_players_is_that_of_nobody_else():
+    won, lost = played("go right", "go right", "take coin"), played("go left")
+    assert random_success([won, lost, lost, lost]) == 0.25
+    assert random_success([won, lost, played("go left", source="noisy")]) == 0.5
+    assert random_success([doubles.expert(TASK)]) == random_success([]) == 0.0
+
+
+def test_play_without_an_aim_keeps_detours_and_loses_what_was_refused():
+    walk = played("fly", "go right", "go left", "swim", "go right")
+    refused = played("fly", "swim")
+    (valid,) = valid_steps([walk, refused, doubles.expert(TASK)])
+    assert actions_of(valid) == ["go right", "go left", "go right"]
+    assert (valid.task, valid.source) == (walk.task, "random")
 
 
 def test_experts_come_before_others():

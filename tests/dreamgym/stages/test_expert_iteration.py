@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from dreamgym.build import imitation
@@ -109,6 +110,49 @@ def test_a_task_that_was_won_is_not_dreamed_again(tmp_path, monkeypatch):
     assert not {t.id for t in SHOWN} & dreamed[0]
     assert len(dreamed[0] - dreamed[1]) == first > 0 == len(dreamed[1] - dreamed[0])
     assert last > first
+
+
+def random_play(count):
+    """Return episodes of random players, a part of which are won."""
+    rng, episodes = np.random.default_rng(0), []
+    for task in doubles.tasks("train")[8 : 8 + count]:
+        state, actions, over = task.initial_state, [], False
+        while not over and len(actions) < 14:
+            actions.append(str(rng.choice(doubles.ACTIONS)))
+            outcome = doubles.walk(state, actions[-1])
+            state, over = outcome.state, outcome.terminated
+        episodes.append(doubles.episode(task, actions, source="random"))
+    return episodes
+
+
+@pytest.mark.parametrize("explore", [True, False])
+def test_random_play_finds_wins_where_the_policy_finds_none(
+    tmp_path, monkeypatch, explore
+):
+    run = corridor(tmp_path, monkeypatch, explore=explore)
+    stuck = doubles.Scripted(lambda *_: "go left")
+    monkeypatch.setattr(expert_iteration, "load_policy", lambda *_: stuck)
+    episodes = [doubles.expert(SHOWN[0]), *random_play(20)]
+    write_episodes(run.path("episodes.jsonl"), episodes)
+    monkeypatch.setattr(expert_iteration, "save_policy", lambda *_: None)
+    numbers = expert_iteration.body(run)
+    first, last = numbers["dreamed_demonstrations"]
+    if not explore:
+        assert first == last == 0
+        assert "explorer_demonstrations" not in numbers
+        assert numbers["kept"] == "warmstart"
+        return
+    # The policy that imitates them wins more than random players do: it is enough.
+    assert numbers["explorer_demonstrations"] == [first]
+    assert 10 < first < last
+
+
+def test_nobody_explores_where_the_policy_wins_more_than_chance(tmp_path, monkeypatch):
+    run = corridor(tmp_path, monkeypatch)
+    lost = [e for e in random_play(30) if not e.success]
+    write_episodes(run.path("episodes.jsonl"), [*map(doubles.expert, SHOWN), *lost])
+    monkeypatch.setattr(expert_iteration, "exploration_policy", None)  # would fail
+    assert "explorer_demonstrations" not in expert_iteration.body(run)
 
 
 def test_a_dream_that_is_never_won_leaves_the_warm_start(tmp_path, monkeypatch):
