@@ -18,8 +18,10 @@ def expert_episodes(episodes: Sequence[Episode], limit: int) -> list[Episode]:
 
 
 def random_success(episodes: Sequence[Episode]) -> float:
-    """Return the share of random players' episodes that were won; 0 without any."""
-    won = [bool(e.success) for e in episodes if e.source == "random"]
+    """Return the share of random players' scored episodes that were won, or 0."""
+    won = [
+        bool(e.success) for e in episodes if e.source == "random" and e.error is None
+    ]
     return sum(won) / len(won) if won else 0.0
 
 

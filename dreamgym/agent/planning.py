@@ -64,10 +64,11 @@ class PlanningPolicy:
 
     Candidates are the policy's own action and further draws at temperature 1 or more,
     without those that the present state has refused before. Where the policy keeps to
-    listed actions, one that is not listed is replaced by the most similar. Left out is
-    also what was taken in this very state before, where there is anything else:
-    whatever the dream promises of it, it has led back here, and would again. With
-    "best-of-n" and "mpc" only a strictly better result overrules the own action.
+    listed actions, one that is not listed is replaced by the most similar. Draws that
+    were taken in this very state before are left out: whatever the dream promises of
+    them, it did not come. The own action is left out if it led back here
+    (`avoid_loops`) and there are others; otherwise only a strictly better result
+    overrules it with "best-of-n" and "mpc".
     """
 
     def __init__(
@@ -149,9 +150,10 @@ class PlanningPolicy:
         before = zip(situation.past_states, situation.past, strict=False)
         tried = {action for state, action in before if state == situation.state}
         untried = [t for t in usable if t.action not in tried]
-        if self.config.avoid_loops and untried:
-            return untried
         own = [t for t in usable if t.action == turns[0].action]
+        led_back = turns[0].action in situation.return_counts
+        if self.config.avoid_loops and led_back and untried:
+            own = []
         return own + [t for t in untried if t.action != turns[0].action]
 
 

@@ -73,8 +73,8 @@ class Situation(NamedTuple):
     `valid_actions` are those that the environment lists and the policy reads,
     `past_states` the states in which the past actions were taken, `refused` the actions
     that were invalid in the present state before, `allowed` those that the policy
-    keeps to, if there are any, and `uses` counts how often each action was taken in
-    this very state, left it, and the episode came back.
+    keeps to, if there are any, and `return_counts` says how often each action was taken
+    in this very state, left it, and the episode came back.
     """
 
     task: Task
@@ -84,7 +84,7 @@ class Situation(NamedTuple):
     past_states: Sequence[State] = ()
     refused: frozenset[str] = frozenset()
     allowed: frozenset[str] = frozenset()
-    uses: Mapping[str, int] = MappingProxyType({})
+    return_counts: Mapping[str, int] = MappingProxyType({})
 
     def may_take(self, action: str) -> bool:
         """Whether the present state has not refused an action, and it is allowed."""

@@ -89,11 +89,11 @@ class _Slot:
             states,
             self.refused.at(self.state),
             self.allowed,
-            _uses(past, states, self.state),
+            _return_counts(past, states, self.state),
         )
 
 
-def _uses(
+def _return_counts(
     past: Sequence[str], past_states: Sequence[State], state: State
 ) -> Mapping[str, int]:
     """Count the actions that were taken in a state, left it, and led back to it."""
@@ -140,16 +140,16 @@ def rollout(
 ) -> list[Trajectory]:
     """Return one trajectory for each task, in their order.
 
-    An episode starts at its task, or continues from a snapshot. An action that the
-    present state has refused before in the episode is drawn again, up to
-    `policy.config.max_redraws` times, and so is one that the environment does not list,
-    where the shield of the policy is "valid". So is, with `avoid_loops`, one that was
-    taken in this very state before and led back to it: there the draw that was taken
-    least often counts. Several redraws are sampled at once, and
-    the first that may be taken counts. So the policy acts by its own distribution on
-    the condition that it takes no such action. The turns keep the
-    log-probabilities of the unconditioned one: a draw that is replaced costs no step
-    and leads to the same state, so that its advantage is zero.
+    An episode starts at its task, or continues from a snapshot. An action is drawn
+    again, up to `policy.config.max_redraws` times, that the present state has refused
+    before in the episode, or that the environment does not list, where the shield of
+    the policy is "valid". So is, with `avoid_loops`, one that was taken in this very
+    state before and led back to it: of such draws the one counts that was taken least
+    often. Several redraws are sampled at once, and the first of the best counts. The
+    turns keep the log-probabilities of the policy's own, unconditioned distribution. A
+    draw that would be refused costs no step and leads to the same state, so that its
+    advantage is zero; one that would lead back costs steps, so that updates credit the
+    policy with what this rule saves.
 
     Args:
       key: episode i draws the noise of step t from fold_in(fold_in(key, i), t), and
@@ -304,8 +304,9 @@ def _act(
         for i in again:
             draws = [next(redrawn) for _ in numbers]
             for draw in draws:
+                old = rank(i, turns[i])
                 # Of those that may not be taken the last one counts.
-                if rank(i, draw) < rank(i, turns[i]) or rank(i, turns[i]) == math.inf:
+                if old == math.inf or (rank(i, draw) < old and not draw.void):
                     turns[i] = draw
     return turns
 
@@ -319,7 +320,7 @@ def _rank(policy: Policy | PlanningPolicy, situation: Situation, turn: Turn) -> 
         return math.inf
     if isinstance(policy, PlanningPolicy) or not policy.config.avoid_loops:
         return 0.0
-    return float(situation.uses.get(turn.action, 0))
+    return float(situation.return_counts.get(turn.action, 0))
 
 
 def _draw(

@@ -5,6 +5,7 @@ instance is created and the episode is replayed up to the same observations, wit
 caller noticing. If the environment does not come back, EnvironmentDown is raised.
 """
 
+import copy
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -81,11 +82,12 @@ class RestartingEnv(gymnasium.Wrapper):
     ) -> tuple[str, dict[str, Any]]:
         """Start an episode, in a fresh instance if this one is lost."""
         self._start = None
-        start = {"seed": seed, "options": options}
+        # An episode may write into its options; a replay begins as it did.
+        start = {"seed": seed, "options": copy.deepcopy(options)}
         if self._resets_failed >= PATIENCE:  # whatever it raises, it may be broken
             self._restart()
         result = self._until_answered(
-            lambda env: env.reset(**start), self._reset_seconds
+            lambda env: env.reset(**copy.deepcopy(start)), self._reset_seconds
         )
         if isinstance(result, EnvironmentFailure):
             self._resets_failed += 1

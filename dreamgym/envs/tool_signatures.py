@@ -9,11 +9,12 @@ import inspect
 import itertools
 import json
 import operator
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from dreamgym.envs.tool_values import Sight
 
@@ -28,6 +29,8 @@ TYPES = "str, int, float, bool, None, Literal, list, dict or a union of these"
 """The types that an argument may have."""
 
 
+_SENTENCE_END = re.compile(r"\.\s+(?=[A-Z])")
+
 ANY = str | int | float | bool | list | dict | None
 """The hint of an argument that may have any value of JSON."""
 
@@ -39,6 +42,13 @@ def place_of(method: Callable[..., Any]) -> str:
     return f"{name} ({Path(code.co_filename).name}:{code.co_firstlineno})"
 
 
+class Argument(NamedTuple):
+    """Whether an argument must be given, and what it is where it is not, if known."""
+
+    required: bool = True
+    default: Any = None
+
+
 class Signature:
     """A tool's name, its arguments' types, and what it does."""
 
@@ -46,12 +56,12 @@ class Signature:
         self,
         name: str,
         description: str,
-        parameters: Mapping[str, inspect.Parameter],
+        arguments: Mapping[str, Argument],
         hints: Mapping[str, Any],
     ):
-        """Describe a tool; every parameter has a hint of those that JSON has."""
+        """Describe a tool; every argument has a hint of those that JSON has."""
         self.name, self.description = name, description
-        self.parameters, self.hints = dict(parameters), dict(hints)
+        self.arguments, self.hints = dict(arguments), dict(hints)
 
     @classmethod
     def of_method(cls, method: Callable[..., Any]) -> "Signature":
@@ -86,7 +96,10 @@ class Signature:
         return cls(
             method.__name__,
             doc.split("\n")[0].rstrip("."),
-            parameters,
+            {
+                name: Argument(p.default is p.empty, p.default)
+                for name, p in parameters.items()
+            },
             {name: hints[name] for name in parameters},
         )
 
@@ -96,33 +109,40 @@ class Signature:
     ) -> "Signature":
         """Return the signature of a tool whose arguments a JSON schema describes.
 
-        What the schema says beyond types is left to the tool itself. Arguments that are
-        not required have the default of the schema, or null.
+        What the schema says beyond types is left to the tool itself. Of the description
+        the first sentence is kept.
         """
-        properties, hints = schema.get("properties") or {}, dict[str, Any]()
-        required, parameters = schema.get("required") or [], {}
-        for key in sorted(properties, key=lambda k: k not in required):
-            prop, default = properties[key], inspect.Parameter.empty
-            hints[key] = schema_hint(prop)
-            if key not in required:
-                default = prop.get("default") if isinstance(prop, Mapping) else None
-            parameters[key] = inspect.Parameter(
-                key, inspect.Parameter.KEYWORD_ONLY, default=default
-            )
-        first = description.strip().split("\n")[0].split(". ")[0].rstrip(".")
-        return cls(name, first, parameters, hints)
+        properties = schema.get("properties") or {}
+        required = schema.get("required") or []
+        names = sorted(properties, key=lambda name: name not in required)
+        defaults = {
+            name: prop["default"]
+            for name, prop in properties.items()
+            if isinstance(prop, Mapping) and "default" in prop
+        }
+        return cls(
+            name,
+            _SENTENCE_END.split(description.strip().split("\n")[0])[0].rstrip("."),
+            {n: Argument(n in required, defaults.get(n)) for n in names},
+            {n: schema_hint(properties[n]) for n in names},
+        )
 
     def __str__(self) -> str:
-        parts = [
-            f"{name}: {hint_text(self.hints[name])}"
-            + ("" if p.default is p.empty else f" = {json.dumps(p.default)}")
-            for name, p in self.parameters.items()
-        ]
+        parts = [self._argument_text(name) for name in self.arguments]
         return f"{self.name}({', '.join(parts)}) {self.description}".strip()
+
+    def _argument_text(self, name: str) -> str:
+        """Return `limit: int`, `limit: int = 3`, or `limit?: int` without a default."""
+        argument, hint = self.arguments[name], self.hints[name]
+        if argument.required:
+            return f"{name}: {hint_text(hint)}"
+        if fits(argument.default, hint):
+            return f"{name}: {hint_text(hint)} = {json.dumps(argument.default)}"
+        return f"{name}?: {hint_text(hint)}"
 
     def schema(self) -> dict[str, Any]:
         """Return the tool as OpenAI's API describes it (tool_schemas.py)."""
-        required = [n for n, p in self.parameters.items() if p.default is p.empty]
+        required = [name for name, a in self.arguments.items() if a.required]
         parameters = {
             "type": "object",
             "properties": {n: hint_schema(hint) for n, hint in self.hints.items()},
@@ -138,9 +158,9 @@ class Signature:
             if name not in self.hints:
                 names = ", ".join(self.hints) or "none"
                 raise ValueError(f"{self.name} has no argument {name!r}; have {names}")
-        for name, parameter in self.parameters.items():
+        for name, argument in self.arguments.items():
             if name not in arguments:
-                if parameter.default is parameter.empty:
+                if argument.required:
                     raise ValueError(f"{self.name} needs the argument {name!r}")
             elif not fits(arguments[name], self.hints[name]):
                 value = json.dumps(arguments[name], ensure_ascii=False)
@@ -152,7 +172,7 @@ class Signature:
 
         Arguments with a default are left out.
         """
-        names = [n for n, p in self.parameters.items() if p.default is p.empty]
+        names = [name for name, a in self.arguments.items() if a.required]
         limit = int(MAX_COMBINATIONS ** (1 / max(len(names), 1)))
         values = [
             list(

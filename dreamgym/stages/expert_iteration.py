@@ -131,7 +131,10 @@ def _iterate(
 
 
 def cost(config: RunConfig, workload: Workload) -> Cost:
-    """Return what the rollouts and the fits of all rounds take."""
+    """Return what the rollouts and the fits of all rounds take, without an explorer.
+
+    Few runs need one; it takes as much again at most.
+    """
     c = config.expert_iteration
     if not c.rounds or config.train.environment == "real":
         return Cost(disk=workload.model_bytes)

@@ -108,10 +108,11 @@ def check_random_refused(findings: Findings, traces: Sequence[Trace]) -> None:
 
 
 def check_nonsense(findings: Findings, traces: Sequence[Trace]) -> None:
-    """Warn where nothing tells that an action could not be taken.
+    """Warn where a run would take nonsense for valid actions.
 
-    Neither `info["invalid"]` nor the state: it changes, and no new line names an error.
-    Steps that end an episode are left out, because any text may be an answer there.
+    It does where there is no `info["invalid"]`, and the state changes by more than
+    lines that name an error (worldmodel/data/invalid_actions.py). Steps that end an
+    episode are left out, because any text may be an answer there.
     """
     steps = [
         (before.observation.splitlines(), step)
@@ -128,11 +129,11 @@ def check_nonsense(findings: Findings, traces: Sequence[Trace]) -> None:
     if len(silent) <= MANY_SILENT * len(steps):
         return
     findings.warn(
-        "nothing tells that nonsense could not be taken",
+        "a run would take nonsense for valid actions",
         f"{len(silent)} of {len(steps)} steps; info has no 'invalid', and the state "
         f"became {silent[0].observation:.100}",
-        "set info['invalid'], and say in the next state why: invalid actions are "
-        "counted, and policies learn to avoid them",
+        "set info['invalid'] (False where any text may be said), and say in the next "
+        "state why: invalid actions are counted, and policies learn to avoid them",
     )
 
 

@@ -251,7 +251,7 @@ class _Inspector:
 
     def _play_twice(self, task: Task, actions: list, what: str) -> Trace | None:
         """Play the same actions twice and compare; None where the play is broken."""
-        first = self.player.play(task, actions, self.limit)
+        first = self.player.play(task, actions, len(actions))
         if first is None or first.broken:
             return None
         check_declared_limit(self.player, first, what)
@@ -259,7 +259,7 @@ class _Inspector:
         if not self.deterministic:
             self._check_end(first, what)
             return first
-        second = self.player.play(task, first.actions, self.limit)
+        second = self.player.play(task, first.actions, len(first.actions))
         self.checks.add("deterministic")
         if second is None or second.broken:
             return first
@@ -313,11 +313,13 @@ class _Inspector:
         """Play more tasks at random, until one is won: imitation needs an episode."""
         deadline = time.monotonic() + SECONDS
         tried = {trace.task.id for trace in self.random}
+        # As many steps as a run plays where there is no expert.
+        limit = min(self.max_steps or limits.DEFAULT, self.limit)
         for task in [t for t in tasks if t.id not in tried][:TASKS]:
-            trace = self.player.play(
-                task, [self._chooser(task)] * self.limit, self.limit
-            )
-            if trace is None or trace.broken or time.monotonic() > deadline:
+            if time.monotonic() > deadline:
+                return
+            trace = self.player.play(task, [self._chooser(task)] * limit, limit)
+            if trace is None or trace.broken:
                 return
             self.random.append(trace)
             if trace.won:

@@ -126,15 +126,16 @@ def _missing_names(episode: PlannedEpisode) -> Iterator[tuple[str, str, bool]]:
     states = list(_texts(trace))
     for i, action in enumerate(trace.actions):
         read = (instruction, states[i], *trace.actions[max(i - POLICY_ACTIONS, 0) : i])
-        visible = set(_all_names(read))
         for word in filter(has_digit, _names(action)):
-            if word not in visible:
+            if not _holds(read, word):
                 where = f"task {trace.task.id!r}, step {i + 1}, action {action!r:.80}"
-                yield where, word, word in set(_all_names(states[:i]))
+                yield where, word, _holds(states[:i], word)
 
 
-def _all_names(texts: Iterable[str]) -> Iterator[str]:
-    return (name for text in texts for name in _names(text))
+def _holds(texts: Iterable[str], word: str) -> bool:
+    """Whether a text holds a word, also as a part: `K7` in `id:K7`, not in `K71`."""
+    pattern = re.compile(rf"(?<![^\W_]){re.escape(word)}(?![^\W_])")
+    return any(pattern.search(text) for text in texts)
 
 
 def check_returns(findings: Findings, traces: Sequence[Trace]) -> None:
@@ -161,7 +162,7 @@ def check_returns(findings: Findings, traces: Sequence[Trace]) -> None:
                 and f"{x}\n" not in before  # also as `last seen X`
             ]
             seen.update(lines)
-    if len(returned) < max(MIN_RETURNS, 1) or len(returned) < MIN_RETURN_SHARE * new:
+    if len(returned) < MIN_RETURNS or len(returned) < MIN_RETURN_SHARE * new:
         return
     task, line = returned[0]
     findings.warn(

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import queue
+import signal
 import subprocess
 import threading
 import time
@@ -20,14 +21,20 @@ from dreamgym.envs.failures import EnvironmentTimeout
 PROTOCOL_VERSION = "2025-06-18"
 START_SECONDS = 120.0
 """Seconds that a server may take to start: its package may have to be fetched."""
-STOP_SECONDS = 3.0
-"""Seconds after which a server that does not stop is killed."""
+STOP_SECONDS = 2.0
+"""Seconds after which a server that does not stop is told to by a signal."""
 MAX_LINE_BYTES = 8_000_000
 """Bytes of a message, at most."""
 MAX_RESULT = 20_000
 """Characters of a result, at most; what is longer is cut, and the result says so."""
 MAX_TOOLS = 1_000
 """Tools of a server, at most."""
+INHERITED = (
+    *("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
+)
+"""Environment variables that a server inherits; others may hold secrets, which a tool
+would show to the agent and write into episodes."""
 LOG_VARIABLE = "DREAMGYM_MCP_LOG"
 """The environment variable that lets the messages of servers through to stderr."""
 
@@ -71,7 +78,7 @@ class McpSession:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=None if os.environ.get(LOG_VARIABLE) else subprocess.DEVNULL,
-                env={**os.environ, **env},
+                env={k: v for k, v in os.environ.items() if k in INHERITED} | {**env},
                 # Ctrl-C is ours: it may not kill a server in the middle of an episode.
                 start_new_session=True,
             )
@@ -109,7 +116,8 @@ class McpSession:
         tools, page = list[ToolDescription](), {}
         while True:
             result = self._request("tools/list", page, self._seconds)
-            for row in result.get("tools", ()):
+            rows = result.get("tools") or ()
+            for row in rows:
                 if not isinstance(row, dict) or not isinstance(row.get("name"), str):
                     raise ConnectionError(f"{self._name}: a tool without a name")
                 schema = row.get("inputSchema")
@@ -121,7 +129,7 @@ class McpSession:
                     )
                 )
             cursor = result.get("nextCursor")
-            if not cursor or len(tools) > MAX_TOOLS:
+            if not cursor or not rows or len(tools) > MAX_TOOLS:
                 return tools[:MAX_TOOLS]
             page = {"cursor": cursor}
 
@@ -145,16 +153,22 @@ class McpSession:
             raise ToolError(text or "the call failed")
         return text
 
-    def close(self) -> None:
-        """Stop the server: end its input, and kill it where it stays."""
+    def close(self, *, at_once: bool = False) -> None:
+        """Stop the server and what it has started: end its input, then by signals.
+
+        Args:
+          at_once: kills it without waiting, as one that does not answer.
+        """
         process = self._process
         with contextlib.suppress(OSError):
             process.stdin.close()  # type: ignore[union-attr]
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        for wait, number in ((STOP_SECONDS, signal.SIGTERM), (1.0, signal.SIGKILL)):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.0 if at_once else wait)
+            # Its group may outlive it: a program such as npx starts the server itself.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, number)
+        process.wait()
 
     # --- messages ---
 

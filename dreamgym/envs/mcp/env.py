@@ -10,6 +10,7 @@ agent reads and writes it as `/workspace`, so that states do not hold random nam
 
 import functools
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ from worldmodel.text.tool_calls import Call
 
 WORKSPACE = "/workspace"
 """The workspace as the agent and the file of tasks name it."""
+_WORKSPACE = re.compile(rf"(?<![\w./-]){WORKSPACE}(?![\w-])")
 MAX_COPIES = 8
 """Copies that one process may hold: each has a server process."""
 
@@ -34,6 +36,8 @@ class McpEnv(ToolEnv):
 
     file: ClassVar[TaskFile]
     max_copies = MAX_COPIES
+    reset_seconds = step_seconds = 0.0
+    """No deadline of the whole step: each call of the server has one."""
     fork: Any = None  # a server cannot be copied
 
     def __init__(self) -> None:
@@ -46,7 +50,7 @@ class McpEnv(ToolEnv):
         super().__init__()
         server = self.file.server
         self.max_episode_steps = server.max_episode_steps
-        self.step_seconds = 2 * server.step_seconds  # the server's own is shorter
+        self.deterministic = server.deterministic
         self._folder = Path(tempfile.mkdtemp(prefix="dreamgym-mcp-")).resolve()
         self._session: McpSession | None = None
         self._observed: str | None = None  # the result of `observe` at present
@@ -89,15 +93,19 @@ class McpEnv(ToolEnv):
     def start(self, task: Task) -> str:
         """Fill the workspace, make the calls of the setup; return the files."""
         self._observed = None
+        if self.file.server.restart:
+            self._stop()  # first: it may write when it ends
+        self._folder.mkdir(exist_ok=True)
         for path in self._folder.iterdir():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
         files: Mapping[str, str] = task.options.get("files", {})
         for name, text in files.items():
             path = self._folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-        if self.file.server.restart:
-            self._stop()
         self._running()
         for text in task.options.get("setup", ()):
             self._call_server(call_of(text))
@@ -142,10 +150,10 @@ class McpEnv(ToolEnv):
         self._stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _stop(self) -> None:
-        if self._session is not None:
-            self._session.close()
-            self._session = None
+    def _stop(self, *, at_once: bool = False) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.close(at_once=at_once)
 
     # --- the server ---
 
@@ -158,22 +166,27 @@ class McpEnv(ToolEnv):
             episode has a new one.
         """
         real, shown = str(self._folder), WORKSPACE
-        arguments = json.loads(json.dumps(call.arguments).replace(shown, real))
+        arguments = json.loads(_WORKSPACE.sub(real, json.dumps(call.arguments)))
         try:
             text = self._running().call(call.tool, arguments)
         except ToolError as error:
             raise ToolError(str(error).replace(real, shown)) from None
         except OSError:
-            self._stop()
+            self._stop(at_once=True)
             raise
         return text.replace(real, shown)
+
+    def _text_of(self, path: Path) -> str:
+        """Return the text of a file as the agent wrote it."""
+        text = path.read_text(encoding="utf-8", errors="replace")
+        return text.replace(str(self._folder), WORKSPACE).strip()
 
     def _is_solved(self) -> bool:
         """Return whether all conditions but the answer hold."""
         rule = self._success_rule
         for name, text in rule.get("files", {}).items():
             path = self._folder / name
-            if not path.is_file() or _text_of(path) != text.strip():
+            if not path.is_file() or self._text_of(path) != text.strip():
                 return False
         if any((self._folder / name).exists() for name in rule.get("absent", ())):
             return False
@@ -185,10 +198,6 @@ class McpEnv(ToolEnv):
             return False
         wanted, unwanted = result.get("contains", ()), result.get("lacks", ())
         return all(x in text for x in wanted) and not any(x in text for x in unwanted)
-
-
-def _text_of(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace").strip()
 
 
 @functools.lru_cache(maxsize=8)

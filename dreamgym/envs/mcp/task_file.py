@@ -23,7 +23,7 @@ from typing import Any
 
 from dreamgym.envs.base import SPLITS
 from worldmodel.data.records import Task
-from worldmodel.text.tool_calls import Call, read_call
+from worldmodel.text.tool_calls import Call, read_action, read_call
 
 STEP_SECONDS = 30.0
 """Seconds that a call may take, where the file does not say."""
@@ -43,6 +43,9 @@ class ServerSettings:
     """A call whose result is always shown; empty: only results of the agent's calls."""
     restart: bool = False
     """Whether each episode has a new server; needed where it keeps state in memory."""
+    deterministic: bool = True
+    """Whether equal calls always have equal results; false where they hold times or
+    random identifiers."""
     max_episode_steps: int = 16
     """Steps after which an episode is cut."""
     step_seconds: float = STEP_SECONDS
@@ -120,8 +123,9 @@ def _server(path: Path, value: Any) -> ServerSettings:
         raise ValueError(f"{path}: server.command must name the program to start")
     if not _is_text_table(value.get("env", {})):
         raise ValueError(f"{path}: server.env must be a table of texts")
-    if not isinstance(value.get("restart", False), bool):
-        raise ValueError(f"{path}: server.restart must be true or false")
+    for name in ("restart", "deterministic"):
+        if not isinstance(value.get(name, False), bool):
+            raise ValueError(f"{path}: server.{name} must be true or false")
     for name in ("max_episode_steps", "step_seconds"):
         number = value.get(name, 1)
         kinds = int if name == "max_episode_steps" else (int, float)
@@ -189,8 +193,8 @@ def _check_success(path: Path, where: str, value: Any) -> None:
 def _checked_call(path: Path, where: str, text: Any, *, empty: bool = False) -> None:
     if empty and text == "":
         return
-    call = read_call(text) if isinstance(text, str) else None
-    if call is None or not call.valid_json:
+    calls = read_action(text).calls if isinstance(text, str) else ()
+    if len(calls) != 1 or not calls[0].valid_json:
         raise ValueError(
             f'{path}: {where} must be a call such as read {{"path": "a"}}, got {text!r}'
         )
@@ -209,12 +213,18 @@ def _check_files(path: Path, where: str, value: Any) -> None:
         raise ValueError(f"{path}: {where} must be a table of paths and texts")
     for name in value:
         _check_path(path, where, name)
+        for folder in PurePosixPath(name).parents:
+            if str(folder) in value:
+                raise ValueError(
+                    f"{path}: {where}: {str(folder)!r} is a folder of "
+                    f"{name!r}, and cannot be a file"
+                )
 
 
 def _check_path(path: Path, where: str, name: str) -> None:
     """Refuse paths that lead out of the workspace."""
     parts = PurePosixPath(name)
-    if not name or parts.is_absolute() or ".." in parts.parts:
+    if not parts.parts or parts.is_absolute() or ".." in parts.parts:
         raise ValueError(f"{path}: {where}: {name!r} must be a path in the workspace")
 
 

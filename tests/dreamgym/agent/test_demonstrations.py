@@ -83,6 +83,8 @@ def test_the_success_of_random_players_is_that_of_nobody_else():
     won, lost = played("go right", "go right", "take coin"), played("go left")
     assert random_success([won, lost, lost, lost]) == 0.25
     assert random_success([won, lost, played("go left", source="noisy")]) == 0.5
+    broken = dataclasses.replace(lost, success=None, error="the server is gone")
+    assert random_success([won, lost, broken, broken]) == 0.5
     assert random_success([doubles.expert(TASK)]) == random_success([]) == 0.0
 
 

@@ -30,7 +30,7 @@ A, B, C = ("at a",), ("at b",), ("at c",)
     ],
 )
 def test_what_left_the_state_and_led_back_is_counted(past, states, state, expected):
-    assert rollouts._uses(past, states, state) == expected
+    assert rollouts._return_counts(past, states, state) == expected
 
 
 class Pacing(doubles.Scripted):
@@ -99,8 +99,8 @@ def test_the_draw_that_was_taken_least_often_counts():
     start = task.initial_state
     right, left = (doubles.walk(start, f"go {w}").state for w in ("right", "left"))
     states = (start, right, start, right, start, left)
-    uses = rollouts._uses(past, states, start)
-    assert uses == {"go right": 2, "go left": 1}
+    counts = rollouts._return_counts(past, states, start)
+    assert counts == {"go right": 2, "go left": 1}
     policy = Pacing(["go right", "go left"])
     slot = rollouts._Slot(0, task, start, past, states, [], [])
     (turn,) = rollouts._act(policy, [slot], jax.random.key(0), 0.5, 1.0)
@@ -125,3 +125,23 @@ def test_a_planner_leaves_out_its_own_action_if_it_led_back(method):
     # Where there is nothing else it keeps its own.
     policy = InOrder("go right", "go right")
     assert chosen(planner(policy, method=method, depth=4), where) == ["go right"]
+    # An action that stayed is not one that led back.
+    stayed = where._replace(past=("go right",), past_states=(task.initial_state,))
+    policy = InOrder("go right", "go left")
+    assert chosen(planner(policy, method=method, depth=4), stayed) == ["go right"]
+
+
+def test_a_redraw_that_is_no_action_is_not_better_than_a_way_back():
+    class Cut(Pacing):
+        def act(self, situations, keys, *, temperature):
+            turns = super().act(situations, keys, temperature=temperature)
+            return [
+                t if t.action == "go right" else t._replace(action="") for t in turns
+            ]
+
+    task = doubles.task(3, 1, 6)
+    there = doubles.walk(task.initial_state, "go right").state
+    past, states = ("go right", "go left"), (task.initial_state, there)
+    slot = rollouts._Slot(0, task, task.initial_state, past, states, [], [])
+    (turn,) = rollouts._act(Cut(["fly"]), [slot], jax.random.key(0), 0.5, 1.0)
+    assert turn.action == "go right"

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from dreamgym.agent.demonstrations import random_success
 from dreamgym.build import imitation
 from dreamgym.build.episodes import NAMES
 from dreamgym.config.presets import preset
@@ -149,8 +150,9 @@ def test_random_play_finds_wins_where_the_policy_finds_none(
 
 def test_nobody_explores_where_the_policy_wins_more_than_chance(tmp_path, monkeypatch):
     run = corridor(tmp_path, monkeypatch)
-    lost = [e for e in random_play(30) if not e.success]
-    write_episodes(run.path("episodes.jsonl"), [*map(doubles.expert, SHOWN), *lost])
+    random = random_play(30)
+    assert 0.1 < random_success(random) < 0.5
+    write_episodes(run.path("episodes.jsonl"), [*map(doubles.expert, SHOWN), *random])
     monkeypatch.setattr(expert_iteration, "exploration_policy", None)  # would fail
     assert "explorer_demonstrations" not in expert_iteration.body(run)
 

@@ -114,12 +114,22 @@ def test_words_of_the_form_are_no_names():
 
 
 def test_what_the_instruction_and_the_last_actions_hold_is_seen():
-    told = [_episode(n, ["s", "s"], [f"get K{n}"], f"get K{n}") for n in range(10)]
-    typed = [
+    instructed = [
+        _episode(n, ["s", "s"], [f"get K{n}"], f"get K{n}") for n in range(10)
+    ]
+    repeated = [
         _episode(n, [f"key K{n}", "s", "s"], [f"get K{n}", f"use K{n}"])
         for n in range(10)
     ]
-    assert _names_warned(told) == _names_warned(typed) == []
+    assert _names_warned(instructed) == _names_warned(repeated) == []
+
+
+@pytest.mark.parametrize("text", ["id:K{}", "item.K{}", "K{}-red", "user_K{}", "(K{})"])
+def test_a_part_of_a_word_is_seen(text):
+    episodes = [_episode(n, [text.format(n), "s"], [f"get K{n}"]) for n in range(10)]
+    assert _names_warned(episodes) == []
+    longer = [_episode(n, [f"K{n}1", "s"], [f"get K{n}"]) for n in range(10)]
+    assert len(_names_warned(longer)) == 1
 
 
 def test_a_few_plans_are_no_reason_to_warn():

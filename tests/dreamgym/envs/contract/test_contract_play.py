@@ -29,7 +29,7 @@ class Saying(Silent):
 
 
 def test_nonsense_that_nothing_tells_from_an_action_is_a_warning():
-    finding = named(checked(Silent).warnings, "nothing tells that nonsense")
+    finding = named(checked(Silent).warnings, "take nonsense for valid")
     assert "clock 1" in finding.where
     assert checked(Saying).warnings == ()
 
@@ -117,3 +117,27 @@ def test_starts_that_lots_make_equal_are_no_twins():
         deterministic = True
 
     assert [w for w in checked(Fixed).warnings if "first state" in w.what]
+
+
+class Long(doubles.Corridor):
+    """Its expert waits before it goes."""
+
+    def __init__(self):
+        super().__init__(max_steps=100)
+
+    def expert(self):
+        return ["wait"] * 40 + super().expert()
+
+    def step(self, action):
+        obs, *rest, info = super().step(action)
+        return (obs, *rest, info | {"invalid": action not in self.valid_actions()})
+
+    def valid_actions(self):
+        return ["wait", *super().valid_actions()]
+
+
+def test_a_plan_may_be_longer_than_the_other_play_of_the_check():
+    report = checker.check(Long(), limit=30)
+    assert not [f for f in report.faults if "does not win" in f.what]
+    won, played = report.won["the expert"]
+    assert won == played

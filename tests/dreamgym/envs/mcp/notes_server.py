@@ -40,6 +40,7 @@ TOOLS = [
                 "list": {"type": "array", "items": {"type": "number"}},
                 "maybe": {"type": ["string", "null"]},
                 "limit": {"type": "integer", "default": 3},
+                "from": {"type": "string"},
                 "anything": {},
             },
             "required": ["kind", "number", "list", "maybe", "anything"],
@@ -55,18 +56,20 @@ def send(message):
 def receive():
     line = sys.stdin.readline()
     if not line:
+        if "saves" in sys.argv:
+            (FOLDER / "saved.txt").write_text("at the end")
         sys.exit(0)
     return json.loads(line)
 
 
-def described(row):
+def description(row):
     return dict(zip(("name", "description", "inputSchema"), row, strict=True))
 
 
-def listed(cursor):
+def page(cursor):
     if not cursor:
-        return {"tools": [described(row) for row in TOOLS[:5]], "nextCursor": "5"}
-    return {"tools": [described(row) for row in TOOLS[5:]]}
+        return {"tools": [description(row) for row in TOOLS[:5]], "nextCursor": "5"}
+    return {"tools": [description(row) for row in TOOLS[5:]]}
 
 
 def run(name, arguments):
@@ -106,7 +109,7 @@ def main():
             result = {"protocolVersion": version, "capabilities": {}}
             send({"id": number, "result": {**result, "serverInfo": info}})
         elif method == "tools/list":
-            send({"id": number, "result": listed(request["params"].get("cursor"))})
+            send({"id": number, "result": page(request["params"].get("cursor"))})
         elif method == "tools/call":
             print("this is no JSON", flush=True)
             send({"method": "notifications/message", "params": {}})

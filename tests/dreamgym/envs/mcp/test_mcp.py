@@ -3,10 +3,12 @@
 import contextlib
 import dataclasses
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -97,7 +99,7 @@ def test_types_of_a_schema_are_those_of_calls(make):
     begun(env)
     assert str(env.tools["typed"]) == (
         'typed(kind: "a" | "b", number: int, list: list[float], maybe: str | null, '
-        "anything: any, limit: int = 3) Take all types"
+        "anything: any, limit: int = 3, from?: str) Take all types"
     )
     call = '"kind": "a", "number": 1, "list": [1, 2.5], "maybe": null, "anything": {}'
     assert env.step(f"typed {{{call}}}")[0] == f"result {{{call}}}"
@@ -207,6 +209,64 @@ def test_a_long_result_is_cut(make):
     assert lines[1] == "(30000 more characters)"
 
 
+def test_a_link_in_the_workspace_is_removed_and_not_followed(make, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "kept").write_text("x")
+    env = make()
+    begun(env)
+    (env._folder / "link").symlink_to(other)
+    begun(env)
+    assert [p.name for p in env._folder.iterdir()] == ["a"]
+    assert (other / "kept").exists()
+    shutil.rmtree(env._folder)
+    begun(env)
+    assert env.step('get {"name": "/workspace/a"}')[0] == "result T100"
+
+
+def test_what_a_server_writes_at_its_end_is_not_in_the_next_episode(make):
+    env = make(restart=True, command=[*COMMAND, "saves"])
+    begun(env)
+    begun(env)
+    assert [p.name for p in env._folder.iterdir()] == ["a"]
+
+
+def test_texts_with_the_name_of_the_workspace_are_compared_as_written(make):
+    text = "see /workspace/a, not my/workspace or /workspaces"
+    env = make([row("train", 1, success={"files": {"b": text}})])
+    begun(env)
+    call = json.dumps({"name": "b", "text": text})
+    assert env.step(f"put {call}")[4]["success"]
+    assert "my/workspace or /workspaces" in (env._folder / "b").read_text()
+
+
+def test_a_server_behind_a_shell_ends_as_well(make):
+    shell = ["sh", "-c", f"{sys.executable} {SERVER} $0; true", "{workspace}"]
+    env = make(command=shell, tools=[], step_seconds=0.5)
+    begun(env)
+    group = env._session._process.pid
+    with pytest.raises(EnvironmentTimeout):
+        env.step("hang {}")
+    with pytest.raises(ProcessLookupError):
+        for _ in range(50):  # the system takes a moment to collect the dead
+            os.killpg(group, 0)
+            time.sleep(0.1)
+
+
+def test_a_server_does_not_inherit_secrets(make, monkeypatch):
+    monkeypatch.setenv("SECRET_KEY", "x")
+    program = "import os, sys; sys.exit(3 + ('SECRET_KEY' in os.environ))"
+    with pytest.raises(ConnectionError, match="status 3"):
+        make(command=[sys.executable, "-c", program])
+    with pytest.raises(ConnectionError, match="status 4"):
+        make(command=[sys.executable, "-c", program], env={"SECRET_KEY": "y"})
+
+
+def test_the_file_says_whether_calls_are_deterministic(make):
+    assert base.is_deterministic(make())
+    assert not base.is_deterministic(make(deterministic=False))
+
+
 def test_closing_ends_the_process_and_removes_the_workspace(make):
     env = make()
     begun(env)
@@ -257,6 +317,15 @@ def test_a_tool_that_the_server_lacks(make):
         (lambda c: c["tasks"][0].update(instruction=" "), "instruction must be a text"),
         (lambda c: c["tasks"][0].update(files={"../a": ""}), "'../a' must be a path"),
         (lambda c: c["tasks"][0].update(files={"/a": ""}), "'/a' must be a path in"),
+        (lambda c: c["tasks"][0].update(files={".": ""}), r"'\.' must be a path in"),
+        (
+            lambda c: c["tasks"][0].update(files={"a": "", "a/b/c": ""}),
+            "'a' is a folder of 'a/b/c'",
+        ),
+        (
+            lambda c: c["tasks"][0].update(setup=["get {}\nget {}"]),
+            "setup must be a call",
+        ),
         (lambda c: c["tasks"][0].update(files={"a": 1}), "table of paths and texts"),
         (lambda c: c["tasks"][0].update(setup=["look"]), "setup must be a call"),
         (lambda c: c["tasks"][0].update(expert="x"), "expert must be a list of texts"),
