@@ -19,9 +19,8 @@ def expert_episodes(episodes: Sequence[Episode], limit: int) -> list[Episode]:
 
 def random_success(episodes: Sequence[Episode]) -> float:
     """Return the share of random players' scored episodes that were won, or 0."""
-    won = [
-        bool(e.success) for e in episodes if e.source == "random" and e.error is None
-    ]
+    played = [e for e in episodes if e.source == "random" and e.error is None]
+    won = [bool(e.success) for e in played]
     return sum(won) / len(won) if won else 0.0
 
 

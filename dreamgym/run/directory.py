@@ -115,7 +115,7 @@ class Run:
     def _same(self, manifest: dict[str, Any], saved: RunConfig) -> bool:
         """Return whether the run was made with these settings.
 
-        A version before may not have had all of them: then it did what defaults do.
+        A version before may not have had all of them: those have today's defaults.
         What an episodes file held is only in the digest, of what that version wrote.
         """
         digest = manifest.get("settings")

@@ -117,6 +117,7 @@ def test_a_planner_leaves_out_its_own_action_if_it_led_back(method):
         state=task.initial_state,
         past=("go right", "go left"),
         past_states=(task.initial_state, there),
+        return_counts={"go right": 1},
     )
     assert chosen(planner(policy, method=method, depth=4), where) == ["go left"]
     policy = InOrder("go right", "go left")
@@ -126,7 +127,9 @@ def test_a_planner_leaves_out_its_own_action_if_it_led_back(method):
     policy = InOrder("go right", "go right")
     assert chosen(planner(policy, method=method, depth=4), where) == ["go right"]
     # An action that stayed is not one that led back.
-    stayed = where._replace(past=("go right",), past_states=(task.initial_state,))
+    stayed = where._replace(
+        past=("go right",), past_states=(task.initial_state,), return_counts={}
+    )
     policy = InOrder("go right", "go left")
     assert chosen(planner(policy, method=method, depth=4), stayed) == ["go right"]
 
