@@ -201,10 +201,11 @@ class ExpertIterationConfig:
     epochs: int = 4
     """How often a fit reads each imitated step; more often where that would make fewer
     updates than behaviour cloning makes (`bc.fit.steps`)."""
-    explore: bool = True
+    explore: bool = False
     """Whether a policy that imitates random play, without its invalid actions, plays in
     the dream as well where the policy wins fewer tasks there than random players won
-    episodes in the collection: a few won episodes teach less than chance finds."""
+    episodes in the collection. No real environment is known yet where it helps
+    (docs/LOG.md, 2026-11-25)."""
 
     def __post_init__(self):
         if min(self.rounds, self.fresh_tasks) < 0:

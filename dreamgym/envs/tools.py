@@ -150,20 +150,26 @@ class ToolEnv(TextEnv):
             self._messages, self._visible_messages = [message], [str(message)]
         info: dict[str, Any] = {"instruction": task.instruction}
         if self.tools:
-            schemas = [signature.schema() for signature in self.tools.values()]
-            info |= {"tools": self._tools_text(), "tool_schemas": schemas}
+            info |= {"tools": self._tools_text(), "tool_schemas": self._schemas()}
             info["calls"] = self._expected_calls()
         return self._text(), info
 
     def _as_listed(self, task: Task) -> Task:
-        """Return the task without the tools, which a recorded instruction ends with.
+        """Return the task without the tools that a recorded one has.
 
-        So `start` reads the same instruction whenever a task is played.
+        They end its instruction, and stand in its options. So `start` reads the same
+        task whenever it is played.
         """
         if not self.tools:
             return task
         instruction = task.instruction.removesuffix(self._tools_text()).rstrip()
-        return dataclasses.replace(task, instruction=instruction)
+        options = dict(task.options)
+        if options.get("tools") == self._schemas():
+            del options["tools"]
+        return dataclasses.replace(task, instruction=instruction, options=options)
+
+    def _schemas(self) -> list[dict[str, Any]]:
+        return [signature.schema() for signature in self.tools.values()]
 
     def _tools_text(self) -> str:
         return f"tools: {'; '.join(map(str, self.tools.values()))}"

@@ -428,3 +428,27 @@ def test_types_are_said_and_held(hint, text, good, bad):
     want = [True] * len(good) + [False] * len(bad)
     assert [fits(v, hint) for v in [*good, *bad]] == want
     assert [value_fits(v, hint_schema(hint)) for v in [*good, *bad]] == want
+
+
+def test_a_recorded_task_starts_as_the_listed_one_does():
+    class Greedy(ToolEnv):
+        """It takes all options as attributes."""
+
+        def start(self, task):
+            self.keys = sorted(task.options)
+            for name, value in task.options.items():
+                setattr(self, name, value)
+            return task.instruction
+
+        @tool
+        def look(self) -> str:
+            """Look."""
+            return "a wall"
+
+    task = Task(id="t", instruction="look around", options={"size": 3})
+    env = Greedy()
+    recorded, state = base.begin(env, task)
+    assert recorded.options["tools"]
+    assert base.begin(env, recorded) == (recorded, state)
+    assert env.keys == ["size"]
+    assert base.take(env, "look {}").state == ("result a wall",)

@@ -149,7 +149,7 @@ def test_random_play_finds_wins_where_the_policy_finds_none(
 
 
 def test_nobody_explores_where_the_policy_wins_more_than_chance(tmp_path, monkeypatch):
-    run = corridor(tmp_path, monkeypatch)
+    run = corridor(tmp_path, monkeypatch, explore=True)
     random = random_play(30)
     assert 0.1 < random_success(random) < 0.5
     write_episodes(run.path("episodes.jsonl"), [*map(doubles.expert, SHOWN), *random])
