@@ -150,11 +150,11 @@ class PlanningPolicy:
         before = zip(situation.past_states, situation.past, strict=False)
         tried = {action for state, action in before if state == situation.state}
         untried = [t for t in usable if t.action not in tried]
-        own = [t for t in usable if t.action == turns[0].action]
+        first = [t for t in usable if t.action == turns[0].action]
         led_back = turns[0].action in situation.return_counts
         if self.config.avoid_loops and led_back and untried:
-            own = []
-        return own + [t for t in untried if t.action != turns[0].action]
+            first = []
+        return first + [t for t in untried if t.action != turns[0].action]
 
 
 def _snapshot(situation: Situation) -> Snapshot:

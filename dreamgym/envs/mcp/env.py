@@ -165,16 +165,16 @@ class McpEnv(ToolEnv):
           ConnectionError, EnvironmentTimeout: the server is gone or hangs; the next
             episode has a new one.
         """
-        real, shown = str(self._folder), WORKSPACE
+        real = str(self._folder)
         arguments = json.loads(_WORKSPACE.sub(real, json.dumps(call.arguments)))
         try:
             text = self._running().call(call.tool, arguments)
         except ToolError as error:
-            raise ToolError(str(error).replace(real, shown)) from None
+            raise ToolError(str(error).replace(real, WORKSPACE)) from None
         except OSError:
             self._stop(at_once=True)
             raise
-        return text.replace(real, shown)
+        return text.replace(real, WORKSPACE)
 
     def _text_of(self, path: Path) -> str:
         """Return the text of a file as the agent wrote it."""
