@@ -14,7 +14,7 @@ from worldmodel.data.records import Task
 
 MAX_VALID_ACTIONS = 500
 """Valid actions above which a warning is given."""
-MANY_REFUSED = 0.5
+MANY_REFUSED = 0.6
 """The share of refused valid actions above which a warning is given."""
 MANY_SILENT = 0.5
 """The share of nonsense that is not told from a valid action, for a warning."""

@@ -1,5 +1,6 @@
 """The part of the checker that is about tasks: their splits and their variations."""
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -201,7 +202,9 @@ def _starts(player: Player, tasks: Sequence[Task]) -> dict[tuple[str, str, str],
         plan = None if expert is None else player.call("expert", where, expert.expert)
         instruction = task.instruction or str(start[1].get("instruction", ""))
         if not base.is_deterministic(player.env):
-            instruction += _content(task)  # lots may make two starts equal by chance
+            # Lots may make two starts equal by chance; a seed alone makes no task.
+            options = {k: v for k, v in task.options.items() if k != "seed"}
+            instruction += _content(dataclasses.replace(task, options=options))
         key = (instruction, start[0], str(plan))
         out.setdefault(key, task.id)
     return out

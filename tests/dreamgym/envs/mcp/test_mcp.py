@@ -495,4 +495,4 @@ def test_a_whole_run_dreams_of_a_server(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     results = json.loads((tmp_path / "run/results.json").read_text())
-    assert results["policies"]["expert"]["success"] == 1.0
+    assert results["policies"]["expert"]["success"]["mean"] == 1.0
