@@ -42,6 +42,18 @@ def first_word(line: str) -> str:
     return line.split(maxsplit=1)[0].rstrip(":,.") if line.strip() else ""
 
 
+def _owner(wrapper: gymnasium.Wrapper, name: str, forwarded: Iterable[str]) -> Any:
+    """Return the wrapped environment that has a method.
+
+    Raises:
+      AttributeError: none has it, or it is not forwarded.
+    """
+    owner = base.provider(wrapper.env, name) if name in forwarded else None
+    if owner is None:
+        raise AttributeError(f"{type(wrapper).__name__} has no attribute {name!r}")
+    return owner
+
+
 class _TextWrapper(gymnasium.Wrapper[str, str, str, str]):
     """Changes the observations of an environment; `begin` and `change` say how."""
 
@@ -55,10 +67,7 @@ class _TextWrapper(gymnasium.Wrapper[str, str, str, str]):
         Raises:
           AttributeError: the environment does not have it.
         """
-        owner = base.provider(self.env, name) if name in _FORWARDED else None
-        if owner is None:
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-        return getattr(owner, name)
+        return getattr(_owner(self, name, _FORWARDED), name)
 
     def begin(self, lines: list[str]) -> list[str]:
         """Return the lines of the first state of an episode."""
@@ -293,10 +302,7 @@ class JoinedNames(gymnasium.Wrapper[str, str, str, str]):
         Raises:
           AttributeError: the environment does not have it.
         """
-        owner = base.provider(self.env, name) if name in _TRANSLATED else None
-        if owner is None:
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-        method = getattr(owner, name)
+        method = getattr(_owner(self, name, _TRANSLATED), name)
         if name in ("expert", "valid_actions"):
             return lambda: self._joined(method())
         if name == "render_state":

@@ -236,3 +236,13 @@ def test_a_fork_of_a_wrapped_environment_remembers_for_itself():
     fork.env.close()
     fork._seen.clear()
     assert "last seen end" in env.step("go right")[0]
+
+
+def test_a_wrapper_has_the_methods_of_its_environment():
+    env = wrappers.KeepLines(doubles.Corridor())
+    tasks = env.tasks("train")
+    env.reset(options={"task": tasks[0]})
+    assert env.expert() == doubles.plan(tasks[0].initial_state)
+    assert env.valid_actions() == list(doubles.ACTIONS)
+    assert not hasattr(env, "variations")
+    assert not hasattr(env, "open")
