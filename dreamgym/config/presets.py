@@ -92,10 +92,9 @@ def tiny() -> RunConfig:
 def default() -> RunConfig:
     """8,100 real steps up to expert iteration; half an hour where two cores are busy.
 
-    Seeds 0 to 2, 320 games: warmstart 64 to 66 %, expert iteration 78 to 83 %, with a
-    plan 86 to 88 %, s2r with a plan 90 to 93 %, real play with 15,300 real steps 75 to
-    82 %. That was before the words of actions were marked; since then seed 0 ended at
-    88 %, and without an expert two seeds at 88 and 96 % (docs/RESULTS.md).
+    Seeds 0 to 2, 320 games: warmstart 65 to 78 %, expert iteration 80 to 89 %, planner
+    88 to 93 % with 11,100 real steps, real play with 15,300 real steps 78 to 87 %
+    (docs/RESULTS.md).
     """
     return RunConfig(
         preset="default",

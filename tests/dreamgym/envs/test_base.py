@@ -76,6 +76,20 @@ def test_begin_hands_over_seed_and_task_and_keeps_what_was_told():
     assert named.instruction == "take the coin"  # the task's own words come first
 
 
+def test_an_episode_writes_into_a_copy_of_its_options():
+    class Emptying(doubles.Corridor):
+        def reset(self, *, seed=None, options=None):
+            result = super().reset(seed=seed, options=options)
+            options["task"].options.clear()
+            return result
+
+    task = doubles.task(0, 1, 2)
+    before = dict(task.options)
+    first = base.begin(Emptying(), task)
+    assert task.options == before
+    assert base.begin(Emptying(), task) == first
+
+
 class Fixed(doubles.Corridor):
     """Answers every step with the same thing."""
 

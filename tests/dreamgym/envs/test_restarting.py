@@ -56,6 +56,28 @@ def test_a_lost_instance_is_replaced_and_the_episode_is_the_same():
         assert len(made) == 2
 
 
+class Emptying(Losing):
+    """A corridor that clears the options of its task once it has begun."""
+
+    def reset(self, *, seed=None, options=None):
+        result = super().reset(seed=seed, options=options)
+        options["task"].options.clear()
+        return result
+
+
+def test_a_replay_begins_with_the_options_that_the_episode_began_with():
+    task = base.tasks_of(doubles.Corridor(), "corridor", "train", 1)[0]
+    expected = episode(doubles.Corridor(), task)
+    instances = []
+
+    def make():
+        instances.append(Emptying([2] if not instances else []))
+        return instances[-1]
+
+    assert episode(restarting.RestartingEnv(make), task) == expected
+    assert len(instances) == 2
+
+
 def test_capabilities_are_those_of_the_environment_and_follow_a_restart():
     env = restarting.RestartingEnv(doubles.Corridor)
     assert base.as_tasks(env) is env
