@@ -16,7 +16,7 @@ import numpy as np
 
 from dreamgym.agent.config import CollectConfig
 from dreamgym.envs import base
-from dreamgym.envs.vector import MAX_BROKEN_IN_A_ROW
+from dreamgym.envs.vector import MAX_BROKEN_IN_A_ROW, episode_seed
 from worldmodel.data.rates import Rate
 from worldmodel.data.records import Episode, Task, Transition
 
@@ -89,6 +89,7 @@ def collect(
             actor,
             max_steps=left,
             name=name,
+            seed=episode_seed(seed, number),
             valid_actions=valid_actions,
             failures=failures,
         )
@@ -218,12 +219,14 @@ def play(
     *,
     max_steps: int,
     name: str,
+    seed: int | None = None,
     valid_actions: bool = False,
     failures: Counter[str] | None = None,
 ) -> Episode:
     """Return one real episode, whose id is `name`.
 
-    `valid_actions` asks the environment for its list in each state. Where the
+    `seed` is that of the reset, unless the task has one. `valid_actions` asks the
+    environment for its list in each state. Where the
     environment raises, the episode ends there without a score, and the reason
     is printed on stderr, the first times that `failures` counts an error of its type.
     """
@@ -238,7 +241,7 @@ def play(
         action = actor()
         return action, base.take(env, action, return_so_far), listed
 
-    result = base.guarded(env, lambda: base.begin(env, task))
+    result = base.guarded(env, lambda: base.begin(env, task, seed))
     if not isinstance(result, base.EnvironmentFailure):
         task, state = result
         for number in range(max_steps):

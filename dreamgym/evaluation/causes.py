@@ -9,7 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dreamgym.agent.config import FLOORS
-from dreamgym.evaluation.leading_numbers import FEW_IDENTIFIERS, REQUIRED
+from dreamgym.evaluation.dream_check import unmeasured
+from dreamgym.evaluation.leading_numbers import (
+    FEW_IDENTIFIERS,
+    REQUIRED,
+    REQUIRED_COPIES,
+    ends_found,
+    level_of,
+)
 from dreamgym.evaluation.statistics import percent
 
 MANY_BROKEN = 0.1
@@ -104,7 +111,7 @@ def causes(evidence: Evidence) -> list[Cause]:
         weak_imitation,
         *_UPDATE_CHECKS,
     )
-    likely = likely or _all(evidence, mediocre_states, mediocre_ends)
+    likely = likely or _all(evidence, *_LESSER_CHECKS)
     if any(evidence.trained().values()):
         likely += _all(evidence, few_games)
     return likely
@@ -116,7 +123,7 @@ def cause_of_stage(evidence: Evidence, stage: str) -> str:
     `stage` is a key of STAGE_ADVICE.
     """
     checks = _STAGE_CHECKS[stage]
-    if likely := _all(evidence, *checks, mediocre_states, mediocre_ends):
+    if likely := _all(evidence, *checks, *_LESSER_CHECKS):
         return f"Likely cause: {likely[0].text()}"
     return STAGE_ADVICE[stage]
 
@@ -219,6 +226,20 @@ def garbled_identifiers(evidence: Evidence) -> Cause | None:
     figure = evidence.figure("copying", "state_unseen")
     if figure["count"] < FEW_IDENTIFIERS or figure["mean"] >= REQUIRED:
         return None
+    return _garbled(figure)
+
+
+def some_garbled_identifiers(evidence: Evidence) -> Cause | None:
+    """Return a cause if surely fewer identifiers are reproduced than are required."""
+    figure = evidence.figure("copying", "state_unseen")
+    if figure["count"] < FEW_IDENTIFIERS:
+        return None
+    if level_of(dict(figure), REQUIRED_COPIES) != "bad":
+        return None
+    return _garbled(figure)
+
+
+def _garbled(figure: Mapping[str, Any]) -> Cause:
     return Cause(
         "garbled identifiers",
         f"The dream reproduces {percent(figure['mean'])} of {figure['count']} "
@@ -262,8 +283,24 @@ def mediocre_ends(evidence: Evidence) -> Cause | None:
     return _ends_below(evidence, WEAK_ENDS)
 
 
+def unmeasured_dream(evidence: Evidence) -> Cause | None:
+    """Return a cause if the dev episodes hold nothing to measure the dream by."""
+    scorecard = evidence.results.get("fidelity")
+    sentence = unmeasured(scorecard) if scorecard else ""
+    if not sentence:
+        return None
+    return Cause(
+        "unmeasured dream",
+        f"{sentence[0].upper()}{sentence[1:]}.",
+        "More dev episodes that reach an end (collect.dev_tasks, or a larger step "
+        "limit, env.max_episode_steps), and states that say what an action led to, "
+        "would show whether it can be trusted.",
+    )
+
+
 def _ends_below(evidence: Evidence, threshold: float) -> Cause | None:
-    figure = evidence.figure("done", "recall")
+    scorecard = evidence.results.get("fidelity")
+    figure = ends_found(scorecard) if scorecard else evidence.figure("done", "recall")
     if figure["mean"] is None or figure["mean"] >= threshold:
         return None
     return Cause(
@@ -423,6 +460,13 @@ _DREAM_CHECKS = (
     ignored_instruction,
     wrong_about_policy,
 )
+_LESSER_CHECKS = (
+    mediocre_states,
+    mediocre_ends,
+    some_garbled_identifiers,
+    unmeasured_dream,
+)
+"""Named only where there is no other cause."""
 _UPDATE_CHECKS = (little_signal, broken_rollouts, large_kl)
 _STAGE_CHECKS = {
     "warmstart": (few_demonstrations,),

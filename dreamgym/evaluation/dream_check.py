@@ -12,6 +12,7 @@ import numpy as np
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.base import counts_as_invalid
 from dreamgym.evaluation.evaluate import paired, summary
+from dreamgym.evaluation.leading_numbers import ends_found
 from dreamgym.evaluation.statistics import difference_text
 from worldmodel.experience.base import same_reward
 from worldmodel.fidelity.cases import commonest_reward
@@ -135,7 +136,7 @@ def scorecard_refusals(
             "predictable next states are right",
             "wrong_states",
         ),
-        (scorecard["done"]["recall"], min_ends, "ends are found", "missed_ends"),
+        (ends_found(scorecard), min_ends, "ends are found", "missed_ends"),
     )
     return [
         Fault(name, f"only {_percent(rate['mean'])} of {rate['count']} {what}")
@@ -145,6 +146,23 @@ def scorecard_refusals(
         and rate["count"] >= FEW
         and rate["mean"] < threshold
     ]
+
+
+def unmeasured(scorecard: Mapping[str, Any]) -> str:
+    """Return a sentence on what no case of the scorecard could show, else ''."""
+    predictable = scorecard["exact"].get("predictable")
+    missing = [
+        text
+        for rate, text in (
+            (predictable, "next states can be known: every step reveals something new"),
+            (scorecard["done"]["recall"], "ends are among the dev episodes"),
+        )
+        if not (rate and rate["count"])
+    ]
+    if not missing:
+        return ""
+    what = " and no ".join(missing)
+    return f"the scorecard could not measure the dream, because no {what}"
 
 
 def dev_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:

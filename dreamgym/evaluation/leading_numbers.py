@@ -3,7 +3,7 @@
 scorecard (worldmodel/fidelity) -> leading numbers with their intervals -> a sentence.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from dreamgym.evaluation.statistics import wilson_of
@@ -12,6 +12,10 @@ Rate = dict[str, Any]
 """{mean, count, effective}, see worldmodel/data/rates.py."""
 REQUIRED = 0.9
 """What a leading number should reach, by the lower end of its interval."""
+REQUIRED_COPIES = 0.99
+"""The same for the identifiers copied: one wrong character breaks a call."""
+FEW_ENDS = 8
+"""Ends that follow from what is known below which all ends are counted."""
 FEW_IDENTIFIERS = 20
 """Identifiers that no training episode held below which copying decides little."""
 
@@ -19,13 +23,14 @@ FEW_IDENTIFIERS = 20
 class Part(NamedTuple):
     """A rate of a leading number: its name, the rate, and what its interval says.
 
-    `level` is "good" where the whole interval is at least REQUIRED, "bad" where it is
-    below, "open" where it holds REQUIRED, and "unknown" without a case.
+    `level` is "good" where the whole interval is at least `required`, "bad" where it is
+    below, "open" where it holds `required`, and "unknown" without a case.
     """
 
     label: str
     rate: Rate | None
     level: str
+    required: float = REQUIRED
 
     @property
     def percent(self) -> str:
@@ -78,12 +83,27 @@ def number_text(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def _part(label: str, rate: Rate | None) -> Part:
-    if rate is None or rate["mean"] is None:
-        return Part(label, rate, "unknown")
+def level_of(rate: Rate, required: float) -> str:
+    """Return the level of a rate that has cases; see Part."""
     low, high = interval(rate)
-    level = "good" if low >= REQUIRED else "bad" if high < REQUIRED else "open"
-    return Part(label, rate, level)
+    return "good" if low >= required else "bad" if high < required else "open"
+
+
+def _part(label: str, rate: Rate | None, required: float = REQUIRED) -> Part:
+    if rate is None or rate["mean"] is None:
+        return Part(label, rate, "unknown", required)
+    return Part(label, rate, level_of(rate, required), required)
+
+
+def ends_found(scorecard: Mapping[str, Any]) -> Rate:
+    """Return the share of the real ends that the dream finds.
+
+    Ends at which the next state reveals what nobody could know are left out, unless
+    fewer than FEW_ENDS are left then.
+    """
+    ends = scorecard["done"]
+    known = ends.get("predictable")
+    return known if known and known["count"] >= FEW_ENDS else ends["recall"]
 
 
 def leading(scorecard: dict[str, Any]) -> list[Leading]:
@@ -103,10 +123,11 @@ def leading(scorecard: dict[str, Any]) -> list[Leading]:
         Leading(
             "Rewards and ends found",
             "Share of the real unusual rewards, and of the real ends of episodes, that "
-            "the dream gives at the same step. Without them it has nothing to teach.",
+            "the dream gives at the same step (ends that reveal what nobody could know "
+            "are left out). Without them it has nothing to teach.",
             (
                 _part("rewards found", scorecard["reward"]["recall"]),
-                _part("ends found", scorecard["done"]["recall"]),
+                _part("ends found", ends_found(scorecard)),
             ),
         ),
         Leading(
@@ -127,7 +148,7 @@ def leading(scorecard: dict[str, Any]) -> list[Leading]:
                 "Share of the identifiers and numbers that no training episode held, "
                 "and that stand in task, history, state or action, that the next state "
                 "reproduces exactly. They cannot be remembered, only copied.",
-                (_part("identifiers copied", copied),),
+                (_part("identifiers copied", copied, REQUIRED_COPIES),),
             ),
         )
     follows = scorecard.get("instruction", {}).get("agree")
@@ -148,35 +169,44 @@ def leading(scorecard: dict[str, Any]) -> list[Leading]:
 def verdict(scorecard: dict[str, Any]) -> str:
     """Return one sentence on whether policies can be trained in this dream."""
     parts = [part for number in leading(scorecard) for part in number.parts]
-    required = f"{100 * REQUIRED:.0f} %"
-    low = [f"{p.label} ({p.percent})" for p in parts if p.level == "bad"]
+    low: dict[float, list[str]] = {}
+    for p in (p for p in parts if p.level == "bad"):
+        low.setdefault(p.required, []).append(f"{p.label} ({p.percent})")
     few = [p.label for p in parts if p.level in ("open", "unknown")]
     if not low and not few:
         return (
             "A policy can be trained in this dream: every leading number is at least "
-            f"{required}, by its 95 % interval."
+            f"{_percent(REQUIRED)}, by its 95 % interval."
         )
     undecided = f"too few cases decide about {_listed(few)}" if few else ""
     if low:
-        return (
-            f"Do not trust this dream yet: {_listed(low)} "
-            f"{'are' if len(low) > 1 else 'is'} below {required}"
-            + (f", and {undecided}." if few else ".")
+        below = [
+            f"{_listed(labels)} {'are' if len(labels) > 1 else 'is'} below "
+            f"{_percent(required)}"
+            for required, labels in low.items()
+        ]
+        return f"Do not trust this dream yet: {', '.join(below)}" + (
+            f", and {undecided}." if few else "."
         )
+    required = {p.required for p in parts if p.label in few}
     return (
         f"Nothing speaks against this dream, but {undecided}: the intervals reach "
-        f"below {required}."
+        f"below {_listed([_percent(x) for x in sorted(required)])}."
     )
 
 
 def is_trusted(scorecard: dict[str, Any]) -> bool:
-    """Return whether every leading number that is known reaches what is required.
+    """Return whether every leading number that is known reaches REQUIRED.
 
     Their intervals may reach below it.
     """
     rates = [part.rate for number in leading(scorecard) for part in number.parts]
     means = [rate["mean"] for rate in rates if rate and rate["mean"] is not None]
     return bool(means) and min(means) >= REQUIRED
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def _listed(words: list[str]) -> str:

@@ -31,6 +31,7 @@ from dreamgym.evaluation.dream_check import (
     gap_text,
     scorecard_refusals,
     success_gap,
+    unmeasured,
 )
 from dreamgym.evaluation.evaluate import trajectories
 from dreamgym.run.cost import Cost, Workload
@@ -129,9 +130,11 @@ def _check(
     folder: str = "",
 ) -> Check:
     """Check a model by its scorecard and by the dev tasks; `folder` is its own."""
-    c = run.config.dream_check
+    c, scorecard = run.config.dream_check, run.read_json(fidelity_file(folder))
+    if sentence := unmeasured(scorecard):
+        print(f"dream_check: {sentence}", file=sys.stderr)
     faults = scorecard_refusals(
-        run.read_json(fidelity_file(folder)),
+        scorecard,
         min_predictable=c.min_predictable,
         min_ends=c.min_ends,
     )

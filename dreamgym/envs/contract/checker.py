@@ -54,7 +54,7 @@ from dreamgym.envs.contract.memory import check_memory, check_names, check_retur
 from dreamgym.envs.contract.player import NONSENSE, Player, Trace, first_difference
 from dreamgym.envs.contract.rewards import check_cumulative, check_unearned
 from dreamgym.envs.contract.tasks import (
-    COMPARED,
+    COMPARED_SEEDS,
     check_listing,
     check_splits,
     check_task_read,
@@ -117,7 +117,8 @@ def check(
         check_listing(player, lister, played)
         checks.add("splits apart")
     elif listed and inspector.deterministic:
-        check_twins(player, {s: base.tasks_of(env, name, s, COMPARED) for s in SPLITS})
+        seeds = {s: base.tasks_of(env, name, s, COMPARED_SEEDS) for s in SPLITS}
+        check_twins(player, seeds)
     if inspector.differing is not None:  # then copies differ as well
         if make is not None:
             explain_replays(player, make, inspector.differing)
@@ -132,6 +133,11 @@ def check(
     return report(
         findings, checks, player.steps, player.resets, inspector.won_episodes()
     )
+
+
+def _seeds(task: Task) -> tuple[int, int]:
+    """Return the seeds of two plays of a task that should be equal, if it has none."""
+    return content_seed(0, "check", task.id), content_seed(1, "check", task.id)
 
 
 class _Inspector:
@@ -198,8 +204,8 @@ class _Inspector:
             return None
         self.checks.add("expert")
         where, plans = f"task {task.id!r}", []
-        for _ in range(2):
-            if self.player.reset(task) is None:
+        for seed in _seeds(task):
+            if self.player.reset(task, seed) is None:
                 return None
             plan = self.player.call("expert", where, expert.expert)
             plan = checked_actions(self.findings, "expert()", plan, where)
@@ -250,8 +256,12 @@ class _Inspector:
     # --- equal plays ---
 
     def _play_twice(self, task: Task, actions: list, what: str) -> Trace | None:
-        """Play the same actions twice and compare; None where the play is broken."""
-        first = self.player.play(task, actions, len(actions))
+        """Play the same actions twice and compare; None where the play is broken.
+
+        The second reset has another seed, as each play of a run has.
+        """
+        seed, other_seed = _seeds(task)
+        first = self.player.play(task, actions, len(actions), seed)
         if first is None or first.broken:
             return None
         check_declared_limit(self.player, first, what)
@@ -259,7 +269,7 @@ class _Inspector:
         if not self.deterministic:
             self._check_end(first, what)
             return first
-        second = self.player.play(task, first.actions, len(first.actions))
+        second = self.player.play(task, first.actions, first.length, other_seed)
         self.checks.add("deterministic")
         if second is None or second.broken:
             return first
@@ -269,8 +279,10 @@ class _Inspector:
             self.findings.fault(
                 REPLAYS,
                 f"task {task.id!r}, {what}, {differs}",
-                "draw what belongs to a task from a generator that reset seeds by the "
-                "task; where steps draw lots, declare `deterministic = False`",
+                "draw what belongs to a task from a generator that the task seeds "
+                "(each play has another seed of reset, except where the task has one: "
+                "options={'seed': n}); where steps draw lots, declare "
+                "`deterministic = False`",
             )
         return first
 
@@ -354,12 +366,11 @@ class _Inspector:
             self.expert_traces,
             self.unplanned,
             nonsense=self.nonsense,
-            broken_expert=self.broken_expert,
+            broken_expert=self.broken_expert or self._check_lengths(tasks),
         )
         add_steps_after_end(
             self.findings, self.late_steps[True], self.late_steps[False]
         )
-        self._check_lengths(tasks)
         if base.as_valid_actions(self.env) is not None:
             check_random_refused(self.findings, self.random)
         check_nonsense(self.findings, self.nonsense)
@@ -381,18 +392,28 @@ class _Inspector:
         }
         return {n: (sum(t.won for t in x), len(x)) for n, x in played.items() if x}
 
-    def _check_lengths(self, tasks: Sequence[Task]) -> None:
-        """Warn of plans that no episode of a run could follow to their end."""
-        if not self.expert_traces or not self.max_steps:
-            return
+    def _check_lengths(self, tasks: Sequence[Task]) -> bool:
+        """Say which plans no episode of a run could follow to their end.
+
+        Returns whether that is so for every task, which is a fault.
+        """
+        expert = base.as_expert(self.env)
+        if expert is None or self.broken_expert or not self.max_steps:
+            return False
         lengths = limits.plan_lengths(self.env, tasks[: limits.PLANS])
         self.player.resets += len(lengths)
         long = {t: n for t, n in lengths.items() if n > self.max_steps}
-        if long:
-            task, longest = max(long.items(), key=lambda row: row[1])
-            self.findings.warn(
-                f"the expert's plan is longer than max_episode_steps = "
-                f"{self.max_steps}",
-                f"{len(long)} of {len(lengths)} tasks; {task!r}: {longest} actions",
-                f"allow at least {longest} steps: nobody could win",
-            )
+        if not long:
+            return False
+        too_long, limit = len(long) == len(lengths), self.max_steps
+        task, longest = max(long.items(), key=lambda row: row[1])
+        say = self.findings.fault if too_long else self.findings.warn
+        say(
+            f"every plan of the expert is longer than max_episode_steps = {limit}"
+            if too_long
+            else f"the expert's plan is longer than max_episode_steps = {limit}",
+            f"{len(long)} of {len(lengths)} tasks; {task!r}: {longest} actions",
+            f"allow at least {longest} steps: nobody could win "
+            f"{'any task' if too_long else 'these tasks'}",
+        )
+        return too_long

@@ -49,7 +49,7 @@ def check_copies(
     others = [t for t in tasks if t.id != sample.task.id]
 
     def play() -> str:
-        second.play(sample.task, planned, half + 1)
+        second.play(sample.task, planned, half + 1, sample.seed)
         return planned[half]
 
     def start() -> str:
@@ -58,7 +58,7 @@ def check_copies(
 
     for interrupt in (play, start) if planned else ():
         actions = [*planned[:half], interrupt, *planned[half + 1 :]]
-        again = player.play(sample.task, actions, COMPARED)
+        again = player.play(sample.task, actions, COMPARED, sample.seed)
         differs = None if again is None else first_difference(alone, again)
         if differs is None:
             continue
@@ -77,18 +77,20 @@ def explain_replays(
 ) -> None:
     """Say of replays that differ if `reset` leaves something over from before.
 
-    It does where all of FRESH_COPIES play equally what one copy plays differently. A
-    few lots may fall equally by chance, so the other cause is still named.
+    It does where all of FRESH_COPIES play equally, each with another seed, what one
+    copy plays differently. A few lots may fall equally by chance, so the other cause is
+    still named.
     """
     if getattr(player.env.unwrapped, "max_copies", 2) < 2:
         return
     plays: list[Trace | None] = []
-    for _ in range(FRESH_COPIES):
+    for number in range(FRESH_COPIES):
         copy = guarded(player.env, make)
         if isinstance(copy, EnvironmentFailure):
             return
         fresh = Player(copy, Findings())
-        plays.append(fresh.play(trace.task, trace.actions, trace.length))
+        play = fresh.play(trace.task, trace.actions, trace.length, seed=number)
+        plays.append(play)
         player.add_counts(fresh)
         guarded(copy, copy.close)
     first, *others = plays
@@ -115,7 +117,7 @@ def check_fork(player: Player, sample: Trace) -> bool:
     forkable, half = base.as_forkable(env), len(actions) // 2
     if forkable is None or not base.is_deterministic(env) or not actions:
         return False
-    before = player.play(sample.task, actions[:half], COMPARED)
+    before = player.play(sample.task, actions[:half], COMPARED, sample.seed)
     if before is None or before.broken or before.ended:
         return False
     where = f"task {sample.task.id!r}, forked after {half} actions"

@@ -103,7 +103,7 @@ def is_limit(player: Player, trace: Trace, others: Sequence[str], limit: int) ->
     """
     for action in others[:5] if trace.length > 1 else ():
         mixed = [action, *[NONSENSE] * limit]
-        other = player.play(trace.task, mixed, limit)
+        other = player.play(trace.task, mixed, limit, trace.seed)
         if other is None or other.broken or not other.last.terminated:
             continue
         first, start = other.steps[1], other.steps[0]

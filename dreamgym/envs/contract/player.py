@@ -81,11 +81,15 @@ class Played(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """The steps of one episode; `broken` if it ended with a fault."""
+    """The steps of one episode; `broken` if it ended with a fault.
+
+    `seed` is that of the reset, where the task has none.
+    """
 
     task: Task
     steps: tuple[Played, ...]
     broken: bool = False
+    seed: int | None = None
 
     @property
     def length(self) -> int:
@@ -282,7 +286,8 @@ class Player:
         start = self.reset(task, seed)
         if start is None:
             return None
-        return self.play_on(task, start[0], itertools.islice(actions, limit))
+        trace = self.play_on(task, start[0], itertools.islice(actions, limit))
+        return dataclasses.replace(trace, seed=seed)
 
     def play_on(self, task: Task, observation: str, actions: Iterable[Any]) -> Trace:
         """Play actions after a reset that led to `observation`; see `play`."""

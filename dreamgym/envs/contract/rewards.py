@@ -71,7 +71,7 @@ def check_cumulative(player: Player, nonsense: Trace, trace: Trace, limit: int) 
     costs = set()
     for number, reward in _moments(trace):
         probe = [*trace.actions[:number], NONSENSE]
-        again = player.play(trace.task, probe, limit)
+        again = player.play(trace.task, probe, limit, trace.seed)
         last = None if again is None or again.broken else again.last
         if not last or last.action != NONSENSE:
             return

@@ -1,7 +1,8 @@
 """The part of the checker that is about tasks: their splits and their variations."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,24 @@ from dreamgym.envs import base
 from dreamgym.envs.contract.player import Player, Trace
 from worldmodel.data.records import Task
 
-COMPARED = 30
+COMPARED = 300
 """Tasks of a split whose first states are compared with those of other splits."""
+
+COMPARED_SEEDS = 30
+"""The same where tasks are seeds: two of them often begin equally by chance."""
+
+TWINS = 0.1
+"""The share of a split's starts that chance may make equal to those of another one."""
+
+READ = 30
+"""Train tasks that are begun to see whether `reset` reads its task."""
+
+SECONDS = 5.0
+"""Seconds after which no further task of a split is begun."""
+
+
+PAIRS = (("train", "dev"), ("train", "test"), ("dev", "test"))
+"""Splits that have to hold different tasks."""
 
 
 def sound_tasks(player: Player, where: str, value: Any) -> list[Task] | None:
@@ -74,7 +91,7 @@ def check_splits(player: Player, lister: base.HasTasks) -> None:
             fault(
                 f"{where} holds an id twice", where, "give every task an id of its own"
             )
-    for one, other in (("train", "dev"), ("train", "test"), ("dev", "test")):
+    for one, other in PAIRS:
         ids = {t.id: _content(t) for t in splits[one]}
         shared = {t.id: _content(t) for t in splits[other] if t.id in ids}
         if any(content == ids[name] for name, content in shared.items()):
@@ -143,12 +160,15 @@ def check_copies_of_tasks(
     return out
 
 
-def check_twins(player: Player, splits: dict[str, Sequence[Task]]) -> None:
-    """Warn of dev and test tasks that begin as train tasks do, under other ids."""
+def check_twins(player: Player, splits: Mapping[str, Sequence[Task]]) -> None:
+    """Warn of tasks of two splits that begin equally, under other ids.
+
+    Up to a share TWINS of them is taken for chance: small games have few starts.
+    """
     starts = {s: _starts(player, tasks[:COMPARED]) for s, tasks in splits.items()}
-    for one, other in (("train", "dev"), ("train", "test")):
-        twins = [k for k in starts.get(other, ()) if k in starts[one]]
-        if not twins:
+    for one, other in PAIRS:
+        twins = [k for k in starts.get(other, ()) if k in starts.get(one, ())]
+        if len(twins) <= TWINS * len(starts.get(other, ())):
             continue
         a, b = starts[one][twins[0]], starts[other][twins[0]]
         if a == b:
@@ -157,7 +177,7 @@ def check_twins(player: Player, splits: dict[str, Sequence[Task]]) -> None:
             f"tasks of {other} have the same instruction and first state as tasks of "
             f"{one}",
             f"{a!r} and {b!r}, under other ids; {len(twins)} of the first "
-            f"{len(starts[other])} of {other}",
+            f"{len(starts[other])} starts of {other}",
             "put equal ones into one split (split by a hash of the start, not by the "
             "number); leave it if they differ only in something hidden",
         )
@@ -174,7 +194,7 @@ def check_task_read(
     played = {_content(trace.task) for trace in planned}
     if len(played) < 2 or len({trace.steps for trace in planned}) > 1:
         return
-    others = tasks[:COMPARED]
+    others = tasks[:READ]
     if len({(start, plan) for _, start, plan in _starts(player, others)}) > 1:
         return
     player.findings.warn(
@@ -191,10 +211,16 @@ def _content(task: Task) -> str:
 
 
 def _starts(player: Player, tasks: Sequence[Task]) -> dict[tuple[str, str, str], str]:
-    """How each task begins, with the expert's plan where there is one -> its id."""
+    """How each task begins, with the expert's plan where there is one -> its id.
+
+    Tasks that are left after SECONDS are left out.
+    """
     out: dict[tuple[str, str, str], str] = {}
     expert = base.as_expert(player.env)
+    deadline = time.monotonic() + SECONDS
     for task in tasks:
+        if time.monotonic() > deadline:
+            break
         start = player.reset(task)
         if start is None:
             continue

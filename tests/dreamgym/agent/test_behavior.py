@@ -212,6 +212,24 @@ def test_the_seed_decides():
     assert collected() != collected(seed=1)
 
 
+class Seeded(doubles.Corridor):
+    """Says with which seed it was reset."""
+
+    def reset(self, *, seed=None, options=None):
+        obs, info = super().reset(seed=seed, options=options)
+        return f"{obs}\nseed {seed}", info
+
+
+def test_every_episode_is_reset_with_a_seed_of_its_own():
+    seeds = [e.transitions[0].state[-1] for e in collected(Seeded(), episodes=20)]
+    assert len(set(seeds)) == 20
+    assert seeds == [
+        e.transitions[0].state[-1] for e in collected(Seeded(), episodes=20)
+    ]
+    other = collected(Seeded(), episodes=20, seed=1)
+    assert not {e.transitions[0].state[-1] for e in other} & set(seeds)
+
+
 def test_an_environment_without_an_expert_is_played_at_random():
     results = collected(doubles.Bare(), episodes=5)
     assert {e.source for e in results} == {"random"}

@@ -11,7 +11,9 @@ from dreamgym.evaluation.dream_check import (
     gap_text,
     scorecard_refusals,
     success_gap,
+    unmeasured,
 )
+from dreamgym.evaluation.leading_numbers import ends_found
 from tests import doubles
 
 TASKS = doubles.tasks("dev")[:12]
@@ -135,6 +137,21 @@ def test_a_scorecard_refuses_by_what_it_says(predictable, ends, message):
         scorecard(predictable, ends), min_predictable=0.2, min_ends=0.2
     )
     assert [r.text for r in reasons] == ([] if message is None else [message])
+
+
+def test_ends_that_reveal_something_count_only_where_few_others_are_left():
+    known = scorecard((0.9, 50), (0.5, 40))
+    known["done"]["predictable"] = {"mean": 1.0, "count": 20, "effective": 20.0}
+    assert ends_found(known)["mean"] == 1.0
+    known["done"]["predictable"] = {"mean": 1.0, "count": 7, "effective": 7.0}
+    assert ends_found(known)["mean"] == 0.5
+
+
+def test_a_scorecard_without_cases_says_what_it_could_not_measure():
+    assert unmeasured(scorecard((0.9, 50), (0.5, 4))) == ""
+    text = unmeasured(scorecard((None, 0), (None, 0)))
+    assert "no next states can be known" in text
+    assert "no ends are among the dev episodes" in text
 
 
 def test_metrics_of_dev_games_are_pooled_and_by_family():

@@ -21,6 +21,7 @@ HINTS = (
     "a task has no instruction",
     "tasks of dev have the same instruction and first state as tasks of train",
     "tasks of test have the same instruction and first state as tasks of train",
+    "tasks of test have the same instruction and first state as tasks of dev",
 )
 """What the bare corridor, which has only two methods and few starts, is warned of."""
 

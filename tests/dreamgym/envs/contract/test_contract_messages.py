@@ -110,7 +110,10 @@ class Twins(doubles.Corridor):
 
 
 def test_twins_are_told_what_they_have_in_common():
-    warning = named(checked(Twins).warnings, "^tasks of test have the same instruction")
+    warnings = checked(Twins).warnings
+    for one, other in (("train", "dev"), ("train", "test"), ("dev", "test")):
+        named(warnings, f"^tasks of {other} have the same .* as tasks of {one}")
+    warning = named(warnings, "^tasks of test .* as tasks of train")
     assert "under other ids" in warning.where
     assert "put equal ones into one split" in warning.cure
     assert "leave it if they differ only in something hidden" in warning.cure

@@ -1,6 +1,7 @@
 """The contract checker over what is allowed and will hurt, and over copies."""
 
 import dataclasses
+import random
 import re
 import time
 
@@ -55,6 +56,36 @@ class Copies(doubles.Corridor):
             return tasks
         copied = super().tasks("train")[34]
         return (*tasks, dataclasses.replace(copied, id="another", split="test"))
+
+
+class LateTwins(doubles.Corridor):
+    """Its test tasks are its last train tasks, under other ids and with a nonce."""
+
+    def tasks(self, split):
+        tasks = super().tasks("train" if split == "test" else split)
+        if split != "test":
+            return tasks
+        copied = tasks[-20:]
+        return tuple(
+            dataclasses.replace(
+                t, id=f"test-{t.id}", split="test", options={**t.options, "nonce": i}
+            )
+            for i, t in enumerate(copied)
+        )
+
+
+class DevIsTest(doubles.Corridor):
+    """Its test tasks begin as its dev tasks do."""
+
+    def tasks(self, split):
+        if split != "test":
+            return super().tasks(split)
+        return tuple(
+            dataclasses.replace(
+                t, id=f"test-{t.id}", split="test", options={**t.options, "nonce": i}
+            )
+            for i, t in enumerate(super().tasks("dev"))
+        )
 
 
 class AlwaysWon(doubles.Corridor):
@@ -207,6 +238,11 @@ class Crowded(doubles.Corridor):
         (Score, "look like a cumulative score"),
         (Twins, "of test have the same instruction and first state as tasks of"),
         (Mute, "a task has no instruction"),
+        (LateTwins, "have the same instruction and first state as tasks of train"),
+        (
+            DevIsTest,
+            "of test have the same instruction and first state as tasks of dev",
+        ),
         (Wordy, "a long state makes every step slow"),
         (Limited, "the expert's plan is longer than max_episode_steps = 1"),
         (Crowded, r"valid_actions\(\) returns 501 actions"),
@@ -252,6 +288,58 @@ def test_a_planned_step_limit_is_compared_with_the_plans():
     report = checker.check(doubles.Corridor(), limit=30, max_steps=1)
     assert any("longer than max_episode_steps = 1" in w.what for w in report.warnings)
     assert checker.check(doubles.Corridor(), limit=30, max_steps=9).warnings == ()
+
+
+class TooShort(doubles.Corridor):
+    """No task can be solved within its limit."""
+
+    max_episode_steps = 1
+
+    def tasks(self, split):
+        return [
+            t
+            for t in super().tasks(split)
+            if abs(t.options["goal"] - t.options["at"]) > 2
+        ]
+
+
+def test_a_limit_that_no_plan_keeps_is_a_fault():
+    report = checker.check(TooShort(), limit=30)
+    (fault,) = report.faults
+    assert fault.what == (
+        "every plan of the expert is longer than max_episode_steps = 1"
+    )
+    assert "nobody could win any task" in fault.cure
+    # It says why no plan was played to its end.
+    assert not [w for w in report.warnings if "no plan of an expert" in w.what]
+
+
+class SeededMoves(doubles.Corridor):
+    """The seed of `reset`, and not the task, decides which way is which."""
+
+    def reset(self, *, seed=None, options=None):
+        self.mirrored = random.Random(seed or 0).random() < 0.5
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        other = {"go left": "go right", "go right": "go left"}
+        return super().step(other.get(action, action) if self.mirrored else action)
+
+    def expert(self):
+        return []
+
+
+class SeededLots(SeededMoves):
+    deterministic = False
+
+
+def test_lots_by_the_seed_of_reset_are_no_determinism():
+    # Each play of a run has another seed.
+    report = checker.check(SeededMoves(), limit=30, tasks=6, make=SeededMoves)
+    (fault,) = report.faults
+    assert fault.what == "two plays of the same actions differ"
+    assert "declare `deterministic = False`" in fault.cure
+    assert checker.check(SeededLots(), limit=30, tasks=6, make=SeededLots).faults == ()
 
 
 def test_copies_that_share_their_state_are_caught():

@@ -49,6 +49,26 @@ def test_the_verdict_is_one_sentence_that_names_what_is_missing():
     )
 
 
+def test_more_is_required_of_identifiers():
+    sure, copies = rate(1.0, 1000), rate(0.95, 400)
+    result = scorecard(*[sure] * 4) | {"copying": {"state_unseen": copies}}
+    assert levels(result) == ["good", "bad", "good", "good", "good"]
+    assert verdict(result) == (
+        "Do not trust this dream yet: identifiers copied (95 %) is below 99 %."
+    )
+    result["done"]["recall"] = rate(0.5, 10)
+    assert verdict(result) == (
+        "Do not trust this dream yet: identifiers copied (95 %) is below 99 %, ends "
+        "found (50 %) is below 90 %."
+    )
+    result["copying"]["state_unseen"] = rate(0.99, 100)
+    result["done"]["recall"] = rate(0.9, 10)
+    assert verdict(result) == (
+        "Nothing speaks against this dream, but too few cases decide about identifiers "
+        "copied and ends found: the intervals reach below 90 % and 99 %."
+    )
+
+
 def test_a_dream_that_ignores_the_instruction_is_not_to_be_trusted():
     sure = rate(0.98, 100)
     result = scorecard(*[sure] * 4)
@@ -70,7 +90,7 @@ def test_identifiers_decide_where_there_are_enough_to_copy():
     result["copying"] = {"state_unseen": rate(0.77, 60)}
     assert levels(result) == ["good", "bad", "good", "good", "good"]
     assert verdict(result) == (
-        "Do not trust this dream yet: identifiers copied (77 %) is below 90 %."
+        "Do not trust this dream yet: identifiers copied (77 %) is below 99 %."
     )
 
 
