@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dreamgym.build.chat import run_client
 from dreamgym.build.episodes import read, recorded_episodes
@@ -189,6 +189,30 @@ def fit_data(
 def fidelity_file(folder: str) -> str:
     """Return the file of the scorecard of a run's model, or of a refit's."""
     return f"{folder}/fidelity.json" if folder else "fidelity.json"
+
+
+def read_scorecard(run: Run, folder: str = "") -> dict[str, Any]:
+    """Return the scorecard of a run's model, or of a refit's.
+
+    Raises:
+      RecordError: the file is missing.
+      RunError: it is no scorecard.
+    """
+    scorecard = run.read_json(fidelity_file(folder))
+    for part, name in (
+        ("exact", "predictable"),
+        ("reward", "recall"),
+        ("done", "recall"),
+    ):
+        rates = scorecard.get(part)
+        rate = rates.get(name) if isinstance(rates, dict) else None
+        if not isinstance(rate, dict) or not {"mean", "count"} <= rate.keys():
+            raise RunError(
+                f"{run.path(fidelity_file(folder))}: expected a scorecard with a rate "
+                f"{part}.{name}, got {rate!r:.60}; remove "
+                f"{run.root / 'stages/fidelity.json'} and it is measured again"
+            )
+    return scorecard
 
 
 def _calibration(run: Run, folder: str) -> Calibration | None:

@@ -113,14 +113,20 @@ def read_results(run: Run) -> dict[str, Any]:
     """Return the content of results.json.
 
     Raises:
-      RunError: the run is not finished.
+      RunError: the run is not finished, or the file holds no policies.
     """
     if not run.path("results.json").is_file():
         raise RunError(
             f"{run.root}: no results.json yet; finish it: dreamgym quickstart "
             f"--run-dir {run.root}"
         )
-    return run.read_json("results.json")
+    results = run.read_json("results.json")
+    if not isinstance(results.get("policies"), dict):
+        raise RunError(
+            f"{run.path('results.json')}: expected 'policies'; remove it, and "
+            f"`dreamgym quickstart --run-dir {run.root}` writes it again"
+        )
+    return results
 
 
 def evidence_of(run: Run, results: dict[str, Any]) -> Evidence:

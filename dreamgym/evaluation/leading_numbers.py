@@ -14,6 +14,7 @@ REQUIRED = 0.9
 """What a leading number should reach, by the lower end of its interval."""
 REQUIRED_COPIES = 0.99
 """The same for the identifiers copied: one wrong character breaks a call."""
+STATES = "right next states"
 FEW_ENDS = 8
 """Ends that follow from what is known below which all ends are counted."""
 FEW_IDENTIFIERS = 20
@@ -118,7 +119,7 @@ def leading(scorecard: dict[str, Any]) -> list[Leading]:
             "Right next states",
             "Share of the steps of whole episodes after which every line of the state "
             "is right. Steps that reveal what nobody could know are left out.",
-            (_part("right next states", scorecard["exact"]["predictable"]),),
+            (_part(STATES, scorecard["exact"]["predictable"]),),
         ),
         Leading(
             "Rewards and ends found",
@@ -215,7 +216,7 @@ def _listed(words: list[str]) -> str:
 
 
 def headlines(scorecard: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield (label, value) of the leading numbers.
+    """Yield (label, value) of the leading numbers, and of the known facts kept.
 
     Those on the policies' own episodes come first, if the scorecard has any.
     """
@@ -230,3 +231,5 @@ def _leading_lines(scorecard: dict[str, Any]) -> Iterator[tuple[str, str]]:
         for part in number.parts:
             if part.rate is not None:
                 yield part.label, rate_text(part.rate)
+            if part.label == STATES and (kept := scorecard.get("kept")):
+                yield "known facts kept", rate_text(kept["all"])

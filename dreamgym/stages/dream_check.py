@@ -19,7 +19,7 @@ from dreamgym.build.environments import (
     play_dev_games,
     plays_dev_games,
 )
-from dreamgym.build.experience import REMEDY, fidelity_file, load_experience
+from dreamgym.build.experience import REMEDY, load_experience, read_scorecard
 from dreamgym.build.models import load_policy
 from dreamgym.build.refit import can_refit, mend
 from dreamgym.config.settings import RunConfig
@@ -130,7 +130,7 @@ def _check(
     folder: str = "",
 ) -> Check:
     """Check a model by its scorecard and by the dev tasks; `folder` is its own."""
-    c, scorecard = run.config.dream_check, run.read_json(fidelity_file(folder))
+    c, scorecard = run.config.dream_check, read_scorecard(run, folder)
     if sentence := unmeasured(scorecard):
         print(f"dream_check: {sentence}", file=sys.stderr)
     faults = scorecard_refusals(

@@ -6,7 +6,11 @@ from dreamgym.build import chat as run_chat
 from dreamgym.build.costs import dream_cost
 from dreamgym.build.environments import dreamed_dev_games
 from dreamgym.build.episodes import demonstrations
-from dreamgym.build.experience import load_experience, remedy_folder
+from dreamgym.build.experience import (
+    load_experience,
+    read_scorecard,
+    remedy_folder,
+)
 from dreamgym.build.models import load_policy
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.evaluate import summary
@@ -44,7 +48,7 @@ def body(run: Run) -> dict[str, Any]:
                 ),
                 "dream_success": summary(dreamed, real_transitions=0)["success"],
             }
-    scorecard = run.read_json("fidelity.json")
+    scorecard = read_scorecard(run)
     out["outcome_agreement"] = scorecard["open_loop"]["outcomes"]["agree"]
     run.write_json("off_policy.json", out)
     return {

@@ -13,7 +13,7 @@ from dreamgym.build.dev_choice import (
     player_of,
 )
 from dreamgym.build.environments import NO_ENV, play_dev_games, plays_dev_games
-from dreamgym.build.experience import fidelity_file
+from dreamgym.build.experience import read_scorecard
 from dreamgym.build.models import load_policy, save_policy
 from dreamgym.build.planning import (
     OFF,
@@ -65,7 +65,7 @@ def body(run: Run) -> dict[str, Any]:
         (PLANNER, player),
         start=START,
         what="planning",
-        expected_better=is_trusted(run.read_json(fidelity_file(folder))),
+        expected_better=is_trusted(read_scorecard(run, folder)),
     )
     if not numbers and not run.numbers("collect").get("deterministic", True):
         note = (

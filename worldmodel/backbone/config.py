@@ -83,7 +83,13 @@ class ModelConfig:
     def __post_init__(self):
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, int | float) and not isinstance(value, bool):
+            if field.type in (int, float):
+                number = isinstance(value, int if field.type is int else int | float)
+                if isinstance(value, bool) or not number or not math.isfinite(value):
+                    raise ValueError(
+                        f"{field.name} must be a finite {field.type.__name__}, got "
+                        f"{value!r:.60}"
+                    )
                 if value <= 0:
                     raise ValueError(f"{field.name} must be > 0, got {value}")
         if self.num_attention_heads % self.num_key_value_heads:

@@ -51,11 +51,11 @@ def outcome_of(transition: Transition) -> str:
 
 
 def number_text(value: float) -> str:
-    """Return a reward as text, with at most three decimals, or three digits below 0.01.
+    """Return a reward as text, with at most three decimals, or three digits below 0.1.
 
     Rewards below 1e-6 are written as 0.
     """
-    small = 1e-6 <= abs(value) < 1e-2
+    small = 1e-6 <= abs(value) < 0.1
     places = 2 - math.floor(math.log10(abs(value))) if small else 3
     text = f"{value:.{places}f}".rstrip("0").rstrip(".")
     return "0" if text in ("-0", "") else text

@@ -72,15 +72,25 @@ class ReferenceRule(NamedTuple):
 
     @classmethod
     def parse(cls, text: bytes | str) -> "ReferenceRule":
-        """Return the rule of a file; files without a template have no markers."""
-        raw = json.loads(text)
-        templates = (raw.get(name) for name in ("template", "action_template"))
-        return cls(
-            frozenset(raw["words"]),
-            bool(raw["numbers"]),
-            bool(raw.get("identifiers", True)),
-            *(None if words is None else frozenset(words) for words in templates),
-        )
+        """Return the rule of a file; files without a template have no markers.
+
+        Raises:
+          RecordError: the text is no such rule.
+        """
+        try:
+            raw = json.loads(text)
+            templates = [raw.get(name) for name in ("template", "action_template")]
+            return cls(
+                _words(raw["words"]),
+                bool(raw["numbers"]),
+                bool(raw.get("identifiers", True)),
+                *(None if words is None else _words(words) for words in templates),
+            )
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise RecordError(
+                f"{REFERENCE_FILE}: expected words and numbers of a rule of references "
+                f"({type(error).__name__}: {error})"
+            ) from error
 
     def json(self) -> str:
         """Return the rule as text that `parse` reads."""
@@ -88,6 +98,13 @@ class ReferenceRule(NamedTuple):
         sets = {name: getattr(self, name) for name in names}
         lists = {k: None if v is None else sorted(v) for k, v in sets.items()}
         return json.dumps({**self._asdict(), **lists})
+
+
+def _words(value: Any) -> frozenset[str]:
+    """Return a list of words as a set; raise a TypeError where it is none."""
+    if not isinstance(value, list) or not all(isinstance(w, str) for w in value):
+        raise TypeError(f"expected a list of texts, got {value!r:.40}")
+    return frozenset(value)
 
 
 def control_text(name: str) -> str:

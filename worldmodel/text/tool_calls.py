@@ -42,13 +42,25 @@ MATCHES = ("step", "order", "assignment")
 LONG = 2000
 """Characters above which texts are compared for equality only: matching takes long."""
 
-_ARGUMENTS = ("arguments", "args", "parameters")
+_ARGUMENTS = ("arguments", "args", "parameters", "input", "params")
 _KEYS = {"tool": _ARGUMENTS, "which": ("how",), "name": _ARGUMENTS}
 """The key of a tool's name, and the keys under which its arguments may stand."""
-_TAGS = re.compile(r"<action>(.*)</action>", re.DOTALL)
+_WRAPPERS = tuple(
+    re.compile(form, re.DOTALL)
+    for form in (
+        r"<action>(.*)</action>",
+        r"<tool_call>(.*)</tool_call>",
+        r"```(?:json)?\s*\n(.*)\n\s*```",
+    )
+)
+"""Tags and fences in which models write an action."""
+_OTHER_KEYS = frozenset(
+    {"when", "type", "id", "index", "call_id", "thought", "reasoning"}
+)
+"""Keys of a call that are no arguments."""
 _TOOL_KEY = re.compile(r"[\"']?(?:tool|which)[\"']?\s*:\s*(?:[\"']([\w.-]*))?")
 _NAME_KEY = re.compile(
-    r"[\"']name[\"']\s*:\s*[\"']([\w.-]*).*[\"'](?:arguments|args|parameters)[\"']\s*:",
+    r"[\"']name[\"']\s*:\s*[\"']([\w.-]*).*[\"'](?:arguments|args|parameters|input|params)[\"']\s*:",
     re.DOTALL,
 )
 _NAMED = re.compile(r"([A-Za-z_][\w.-]*)\(")
@@ -91,8 +103,9 @@ class Action(NamedTuple):
 def read_action(action: str) -> Action:
     """Return the calls or the answer of an action. Never raises."""
     text = action.strip()
-    tagged = _TAGS.fullmatch(text)
-    text = tagged[1].strip() if tagged else text
+    for wrapper in _WRAPPERS:
+        if wrapped := wrapper.fullmatch(text):
+            text = wrapped[1].strip()
     calls = _calls(text)
     if calls is None:
         return Action((), _answer(text) or None)
@@ -291,7 +304,9 @@ def _call(row: Any) -> Call | None:
         return None  # an object that only has a name is an answer
     tool, arguments = row[key], {} if place is None else _decoded(row[place])
     named = isinstance(tool, str) and bool(tool)
-    if not named or not isinstance(arguments, dict):
+    # Arguments beside the tool's name are none of these forms.
+    loose = place is None and row.keys() - _OTHER_KEYS != {key}
+    if not named or loose or not isinstance(arguments, dict):
         return Call(tool if named else "", {}, False)
     return Call(tool, arguments)
 

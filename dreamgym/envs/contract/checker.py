@@ -51,7 +51,13 @@ from dreamgym.envs.contract.findings import (
 from dreamgym.envs.contract.gymnasium_check import check_gymnasium
 from dreamgym.envs.contract.lots import check_global_random
 from dreamgym.envs.contract.memory import check_memory, check_names, check_returns
-from dreamgym.envs.contract.player import NONSENSE, Player, Trace, first_difference
+from dreamgym.envs.contract.player import (
+    MAX_TIMEOUTS,
+    NONSENSE,
+    Player,
+    Trace,
+    first_difference,
+)
 from dreamgym.envs.contract.rewards import check_cumulative, check_unearned
 from dreamgym.envs.contract.tasks import (
     COMPARED_SEEDS,
@@ -128,7 +134,8 @@ def check(
         if make is not None:
             check_copies(player, make, inspector.sample, played)
             checks.add("copies")
-    check_gymnasium(env, findings)
+    if player.timeouts < MAX_TIMEOUTS:
+        check_gymnasium(env, findings, player.deadline)
     check_speed(player)
     return report(
         findings, checks, player.steps, player.resets, inspector.won_episodes()

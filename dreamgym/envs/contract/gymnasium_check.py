@@ -51,12 +51,17 @@ _DRAWS = ("not equivalent", "non-deterministic", "properly been updated")
 _ONE_STEP = "truncates after 1 step"
 
 
-def check_gymnasium(env: gymnasium.Env, findings: Findings) -> None:
+def check_gymnasium(
+    env: gymnasium.Env, findings: Findings, seconds: float = 0.0
+) -> None:
     """Add what Gymnasium's check finds, without its check of rendering.
 
     Advice on spaces that are not text is left out, what the other checks have found,
     and what an environment says of itself: that it draws lots, or that its episodes
     have one step.
+
+    Args:
+      seconds: the deadline of the whole check, 0 for none.
     """
     checked = env
     if (rest := _other_keywords(env)) is not None:
@@ -68,7 +73,11 @@ def check_gymnasium(env: gymnasium.Env, findings: Findings) -> None:
         checked = _NamedArguments(env)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        result = guarded(env, lambda: check_env(checked, skip_render_check=True))
+        result = guarded(
+            env,
+            lambda: check_env(checked, skip_render_check=True),
+            seconds=seconds,
+        )
     if not isinstance(result, EnvironmentFailure):
         return
     message = str(result.error)
@@ -85,7 +94,7 @@ def check_gymnasium(env: gymnasium.Env, findings: Findings) -> None:
     if not base.is_deterministic(env) and any(part in message for part in _DRAWS):
         return
     if _ONE_STEP in message:
-        _check_one_step(env, findings)
+        guarded(env, lambda: _check_one_step(env, findings), seconds=seconds)
         return
     cures = (cure for part, cure in _CURES if part in message)
     if any(part in message for part in _DRAWS):

@@ -27,6 +27,9 @@ from dreamgym.envs.spaces import MAX_CHARACTERS
 from dreamgym.envs.tools import ToolEnv
 from worldmodel.data.records import Task
 
+MAX_TIMEOUTS = 3
+"""Calls that exceed their deadline after which nothing more is called."""
+
 NONSENSE = "frobnicate the <|dg_end|> moon\u2603"
 """An action that no environment takes."""
 
@@ -141,6 +144,7 @@ class Player:
         self.env, self.findings = env, findings
         self.steps = self.resets = 0
         self.seconds = 0.0  # of all steps together
+        self.timeouts = 0
         declared = env.unwrapped
         self._deadlines = {
             "reset": float(getattr(declared, "reset_seconds", RESET_SECONDS)),
@@ -150,8 +154,12 @@ class Player:
     def call(self, name: str, where: str, method: Callable[[], Any]) -> Any:
         """Return what a method returns; None, with a fault, where it returns nothing.
 
-        It returns nothing where it raises, and where it forgets to return.
+        It returns nothing where it raises, and where it forgets to return. After
+        MAX_TIMEOUTS it is not called any more: the check of an environment that hangs
+        would take minutes.
         """
+        if self.timeouts >= MAX_TIMEOUTS:
+            return None
         start = time.monotonic()
         deadline = self._deadlines.get(name, 0.0)
         result = guarded(self.env, method, seconds=deadline)
@@ -167,6 +175,7 @@ class Player:
             return None
         place, cure = result.place, _CURES.get(name, "mend the line")
         if isinstance(result.error, EnvironmentTimeout):
+            self.timeouts += 1
             cure = (
                 f"a run waits {deadline:g} s for it: answer sooner, or declare "
                 f"`{name}_seconds` in the class (0: no deadline)"
@@ -176,6 +185,12 @@ class Player:
         what = f"{name} raised {result.reason} ({place})"
         self.findings.fault(what, where, cure)
         return None
+
+    @property
+    def deadline(self) -> float:
+        """Seconds that some resets and steps may take together, 0 for no deadline."""
+        seconds = self._deadlines.values()
+        return 0.0 if 0.0 in seconds else MAX_TIMEOUTS * sum(seconds)
 
     def _broken_plan(self) -> str | None:
         """Return what is wrong with the expert's plan where that broke a reset.

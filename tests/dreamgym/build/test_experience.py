@@ -3,9 +3,9 @@
 import pytest
 
 from dreamgym.build.episodes import read_names
-from dreamgym.build.experience import fit_data
+from dreamgym.build.experience import fit_data, read_scorecard
 from dreamgym.config.presets import preset
-from dreamgym.run.directory import Run
+from dreamgym.run.directory import Run, RunError
 from dreamgym.stages import pretrain
 from tests import doubles
 from tests.worldmodel.text.test_names import ROOMS, walks
@@ -68,3 +68,30 @@ def test_pretrain_writes_the_names_that_its_setting_allows(
         run.mark("collect", {})
         pretrain.body(run)
         assert read_names(run) == ({"rooms": (ROOMS,)} if exchanged else {})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {},
+        {"exact": {}, "done": {}, "reward": {}},
+        {"exact": [], "done": {}, "reward": {}},
+        {"exact": {"predictable": 0.9}, "done": {}, "reward": {}},
+        {"exact": {"predictable": {"mean": 0.9}}, "done": {}, "reward": {}},
+    ],
+)
+def test_what_is_no_scorecard_is_measured_again(run, content):
+    run.write_json("fidelity.json", content)
+    with pytest.raises(RunError, match=r"fidelity\.json.* it is measured again"):
+        read_scorecard(run)
+
+
+def test_a_scorecard_is_read(run):
+    rate = {"mean": 0.9, "count": 10, "effective": 10.0}
+    card = {
+        "exact": {"predictable": rate},
+        "reward": {"recall": rate},
+        "done": {"recall": rate},
+    }
+    run.write_json("remedy/fidelity.json", card)
+    assert read_scorecard(run, "remedy") == card

@@ -6,6 +6,7 @@ import types
 import pytest
 
 from dreamgym.commands import report
+from dreamgym.commands.results import read_results
 from dreamgym.config.overrides import changed_by
 from dreamgym.config.presets import preset
 from dreamgym.config.stages import EnvConfig, ServerConfig
@@ -125,3 +126,9 @@ def test_how_to_go_on_depends_on_what_was_done(run):
     assert "control shuffled --preset tiny --seed 0" in text
     run.stage("s2r", dict)
     assert "dreamgym transfer" not in str(list(report._next_steps(run)))
+
+
+def test_results_without_policies_are_refused(run):
+    run.write_json("results.json", {})
+    with pytest.raises(RunError, match=r"results\.json.*expected 'policies'"):
+        read_results(run)

@@ -36,7 +36,11 @@ def rate(mean, count=40):
     return {"mean": mean, "count": count}
 
 
-SOUND = {"exact": {"predictable": rate(0.95)}, "done": {"recall": rate(0.9)}}
+SOUND = {
+    "exact": {"predictable": rate(0.95)},
+    "reward": {"recall": rate(0.9)},
+    "done": {"recall": rate(0.9)},
+}
 BLIND = SOUND | {"done": {"recall": rate(0.08)}}
 
 

@@ -1,5 +1,6 @@
 """A small fuzz of model directories: every damage is detected, or harmless."""
 
+import json
 import random
 import shutil
 
@@ -57,6 +58,42 @@ def test_every_damage_is_one_line_with_the_name_of_the_file(
         return
     (root / "checksums.json").unlink()
     with pytest.raises(ValueError, match=name) as caught:
+        load(root)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "value", [None, [], {}, "x", "8", 1.5, True, float("inf"), float("nan"), 0, -1]
+)
+@pytest.mark.parametrize(
+    "name", ["hidden_size", "vocab_size", "intermediate_size", "num_hidden_layers"]
+)
+def test_sizes_of_wrong_types_name_their_file(saved, tmp_path, name, value):
+    config = json.loads((saved / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {name: value}))
+    with pytest.raises(ValueError, match=r"config\.json"):
+        weights.load_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b"null",
+        b'{"words": 3, "numbers": true}',
+        b'{"words": [1], "numbers": true}',
+        b'{"words": ["a"], "numbers": true, "template": "a"}',
+        b"\xff",
+    ],
+)
+def test_damaged_references_name_their_file(saved, tmp_path, text):
+    root = tmp_path / "model"
+    shutil.copytree(saved, root)
+    (root / "checksums.json").unlink()
+    (root / "references.json").write_bytes(text)
+    with pytest.raises(ValueError, match=r"references\.json") as caught:
         load(root)
     assert "\n" not in str(caught.value)
 

@@ -35,6 +35,12 @@ PARIS = Call("weather", {"city": "Paris", "days": 2})
         '{"name": "weather", "parameters": {"city": "Paris", "days": 2}}',
         '{"type": "function", "id": "1", "function": {"name": "weather", '
         '"arguments": "{\\"city\\": \\"Paris\\", \\"days\\": 2}"}}',
+        '{"type": "tool_use", "id": "1", "name": "weather", '
+        '"input": {"city": "Paris", "days": 2}}',
+        '{"tool": "weather", "params": {"city": "Paris", "days": 2}}',
+        '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris", "days": 2}}'
+        "\n</tool_call>",
+        '```json\n{"tool": "weather", "args": {"city": "Paris", "days": 2}}\n```',
         'weather(city="Paris", days=2)',
         "weather( city = 'Paris' , days=2 )",
         "weather(city=Paris, days=2)",
@@ -84,6 +90,8 @@ def test_what_is_no_call(action):
         ('{"name": "weather", "arguments": "{broken"}', "weather"),
         ('{"tool": "weather", "args": [1]}', "weather"),
         ('{"tool": "w", "arguments": {"x": ' + "9" * 5000 + "}}", "w"),
+        ('{"tool": "weather", "city": "Paris"}', "weather"),  # not without arguments
+        ('{"which": "weather", "when": true, "city": "Paris"}', "weather"),
         ("weather(", "weather"),
         ("weather(city=Paris", "weather"),
         ('weather("Paris")', "weather"),
@@ -96,6 +104,11 @@ def test_what_is_no_call(action):
 )
 def test_what_is_malformed_has_no_arguments(action, tool):
     assert read_call(action) == Call(tool, {}, False)
+
+
+def test_what_models_write_beside_a_call_is_no_argument():
+    action = '{"thought": "which first?", "tool": "list", "type": "call"}'
+    assert read_call(action) == Call("list", {})
 
 
 def test_values_are_json_or_words():
