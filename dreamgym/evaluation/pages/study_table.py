@@ -162,7 +162,10 @@ def _cell(row: Row, name: str, path: str) -> str:
             value, signed=column is not None and column.baseline is not None
         )
     values = [c["values"].get(name) for c in row.finished]
-    return " ".join(str(t) for t in values if t is not None)
+    # A rate without a case is blank.
+    return " ".join(
+        str(t) for t in values if t is not None and not isinstance(t, Mapping)
+    )
 
 
 def _number_text(n: Number, *, signed: bool = False) -> str:

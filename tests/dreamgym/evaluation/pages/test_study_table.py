@@ -65,6 +65,8 @@ def test_rates_of_other_files_are_pooled_by_their_counts_and_numbers_by_range():
     assert output["exact"] == f"0.875 [{low:.3f}, {high:.3f}] (0.500 to 1.000)"
     assert output["seconds"] == "3 (2 to 4)"
     assert output["trained"] == ""
+    none, _ = shown(Row(("all",), 1, cells[2:]))
+    assert none["exact"] == ""  # no case, in no seed
 
 
 def test_one_seed_has_no_range_and_text_stays_text():
