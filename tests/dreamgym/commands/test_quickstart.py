@@ -1,5 +1,6 @@
 """The whole pipeline by its command: results, episodes alone, and kill -9."""
 
+import contextlib
 import json
 import math
 import os
@@ -26,10 +27,10 @@ ROWS = ("random", "expert", *POLICIES)
 pytestmark = pytest.mark.slow  # each test runs every stage at least once: minutes
 
 
-def begin(root, *args):
+def begin(root, *args, command="quickstart"):
     """The command as a user gives it, in a process of its own."""
     cache = Path(tempfile.gettempdir()) / "dreamgym-tests-jax"
-    command = [sys.executable, "-m", "dreamgym.cli", "quickstart", "--preset", "tiny"]
+    command = [sys.executable, "-m", "dreamgym.cli", command, "--preset", "tiny"]
     return subprocess.Popen(
         [*command, "--run-dir", str(root), *args],
         cwd=ROOT,
@@ -312,16 +313,16 @@ MOMENTS = (
 )
 
 
-def kill_when(process, root, pattern):
-    """SIGKILL as soon as the file is there; True where it was in time."""
+def stop_when(process, root, pattern, way=signal.SIGKILL):
+    """Send a signal as soon as the file is there; return the exit status and stderr."""
     deadline = time.monotonic() + 600
     while process.poll() is None and time.monotonic() < deadline:
         if any(root.glob(pattern)):
-            process.send_signal(signal.SIGKILL)
+            process.send_signal(way)
             break
         time.sleep(0.002)
-    process.communicate(timeout=60)
-    return process.returncode == -signal.SIGKILL
+    _, error = process.communicate(timeout=60)
+    return process.returncode, error
 
 
 def without_cost(part):
@@ -337,10 +338,16 @@ def test_killed_at_many_moments_the_same_command_ends_as_if_never_killed(
     root, killed = tmp_path / "run", 0
     for moment in MOMENTS:
         assert not any(root.glob(moment)), f"{moment} was passed by"
-        killed += kill_when(begin(root, *CORRIDOR_RUN), root, moment)
+        status, _ = stop_when(begin(root, *CORRIDOR_RUN), root, moment)
+        killed += status == -signal.SIGKILL
     assert killed == len(MOMENTS)
     finish(begin(root, *CORRIDOR_RUN))
-    one, two = results(corridor[0]), check_results(root, killed=True)
+    check_same_run(root, corridor[0])
+
+
+def check_same_run(root, uninterrupted):
+    """Check that an interrupted run ended as the one that was not."""
+    one, two = results(uninterrupted), check_results(root, killed=True)
     for name in ("families", "policies"):
         assert without_cost(two[name]) == without_cost(one[name])
     for name, row in one["policies"].items():  # steps of broken attempts count, too
@@ -349,4 +356,50 @@ def test_killed_at_many_moments_the_same_command_ends_as_if_never_killed(
         assert two[name] == one[name]
     for name in POLICIES:
         path = f"policies/{name}/model.safetensors"
-        assert (root / path).read_bytes() == (corridor[0] / path).read_bytes()
+        assert (root / path).read_bytes() == (uninterrupted / path).read_bytes()
+
+
+def test_ctrl_c_ends_with_a_sentence_and_the_same_command_goes_on(corridor, tmp_path):
+    root = tmp_path / "run"
+    for moment in ("episodes.jsonl", "stages/bc.json", "policies/dream/config.json"):
+        status, error = stop_when(
+            begin(root, *CORRIDOR_RUN), root, moment, signal.SIGINT
+        )
+        assert status == 130, error
+        assert "Traceback" not in error
+    finish(begin(root, *CORRIDOR_RUN))
+    check_same_run(root, corridor[0])
+
+
+def java_children(process):
+    """The Java machines that a process has started, by their numbers."""
+    out = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            name, _, fields = (entry / "stat").read_text().rpartition(")")
+            if int(fields.split()[1]) == process.pid and name.endswith("java"):
+                out.append(int(entry.name))
+    return out
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+def test_java_machines_that_are_killed_leave_no_trace_in_the_episodes(tmp_path):
+    plain, drilled = tmp_path / "plain", tmp_path / "drilled"
+    finish(begin(plain, command="collect"))
+    process, killed, steps = begin(drilled, command="collect"), 0, 0
+    counted = drilled / "stages/collect.steps"
+    while process.poll() is None and killed < 3:
+        time.sleep(0.02)
+        count = int(counted.read_text() or 0) if counted.exists() else 0
+        if count < steps + 100:  # a machine lives for some episodes
+            continue
+        steps = count
+        for number in java_children(process):
+            os.kill(number, signal.SIGKILL)
+            killed += 1
+    finish(process)
+    assert killed >= 2
+    for name in ("episodes.jsonl", "dev.jsonl"):
+        assert (drilled / name).read_bytes() == (plain / name).read_bytes()

@@ -1,0 +1,162 @@
+"""What stays: lines and words that no real transition of a family removes.
+
+episodes -> lasting_facts -> the LastingFacts of each family -> contradiction(before,
+after): what a dreamed step forgets, or None. A map that the agent has seen is an
+example: the words of its exits stay, while `unseen`, what lies in a room and where the
+agent is do not. Nothing is declared. A small experience model that writes a line anew
+may write another exit, and then a policy learns in a world that changes by itself.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from worldmodel.data.records import Episode, State
+from worldmodel.text.identifiers import has_digit
+
+MIN_STOOD = 20
+"""Transitions in which a line or word must have stood before it is said to stay."""
+MAX_NEW = 0.01
+"""The probability that the next word that is deleted from lines of a kind is one that
+never was, from which on nothing is said about their words."""
+MAX_REFUTED = 0.002
+"""The share of other transitions that may contradict what was seen of a kind."""
+COMMON = 0.9
+"""The share of a family's states with a line of a key from which on it is common."""
+OTHER = ""
+"""The kind of all lines whose keys are not common."""
+
+Pair = tuple[State, State]
+"""A state and the next one."""
+
+
+class LastingFacts(NamedTuple):
+    """What the transitions of a family never remove.
+
+    The key of a line is its first word. Lines with a `common` key, which nearly all
+    states have, are of a kind of their own: `said ok`. All others are of one kind,
+    OTHER, because each of them is seen too seldom: `kitchen east pantry`. Lines of the
+    `kinds` are never dropped, and `words` are the pairs (kind, word) that are never
+    deleted.
+    """
+
+    common: frozenset[str]
+    kinds: frozenset[str]
+    words: frozenset[tuple[str, str]]
+
+    def kind(self, key: str) -> str:
+        """Return the kind of a line by its key."""
+        return key if key in self.common else OTHER
+
+
+class _Removed(NamedTuple):
+    """Keys of which lines are gone, and (key, word) of words that lines have lost."""
+
+    keys: set[str]
+    words: set[tuple[str, str]]
+
+
+def lasting_facts(episodes: Iterable[Episode]) -> dict[str, LastingFacts]:
+    """Return what stays in each family's states, by the family's name.
+
+    Each half of the transitions is checked against what the other half says. Nothing is
+    said about a kind of lines of which more than MAX_REFUTED of them contradict it.
+    """
+    families: dict[str, list[Pair]] = {}
+    for e in episodes:
+        pairs = families.setdefault(e.task.family, [])
+        pairs += [(t.state, t.next_state) for t in e.transitions]
+    return {family: _checked_facts(pairs) for family, pairs in families.items()}
+
+
+def contradiction(before: State, after: State, facts: LastingFacts) -> str | None:
+    """Return what a step removes and no real one does, or None."""
+    removed = _removed(before, after)
+    for key in sorted(removed.keys):
+        if facts.kind(key) in facts.kinds:
+            return f"a line that begins with {key!r} is gone"
+    for key, word in sorted(removed.words):
+        if (facts.kind(key), word) in facts.words:
+            return f"the line that begins with {key!r} has lost {word!r}"
+    return None
+
+
+def _checked_facts(pairs: Sequence[Pair]) -> LastingFacts:
+    facts, half = _facts(pairs), len(pairs) // 2
+    dropped, deleted = set[str](), set[str]()
+    for seen, others in (
+        (pairs[:half], pairs[half:]),
+        (pairs[half:], pairs[:half]),
+    ):
+        claims = _facts(seen)._replace(common=facts.common)
+        drops, deletions = Counter[str](), Counter[str]()
+        for pair in others:
+            removed = _removed(*pair)
+            drops.update({claims.kind(k) for k in removed.keys} & claims.kinds)
+            words = {(claims.kind(k), w) for k, w in removed.words} & claims.words
+            deletions.update({kind for kind, _ in words})
+        limit = MAX_REFUTED * len(others)
+        dropped |= {kind for kind, n in drops.items() if n > limit}
+        deleted |= {kind for kind, n in deletions.items() if n > limit}
+    words = frozenset(pair for pair in facts.words if pair[0] not in deleted)
+    return facts._replace(kinds=facts.kinds - dropped, words=words)
+
+
+def _facts(pairs: Sequence[Pair]) -> LastingFacts:
+    stood = Counter(key for before, _ in pairs for key in _lines(before))
+    common = frozenset(k for k, n in stood.items() if n >= COMMON * len(pairs))
+    facts = LastingFacts(common, frozenset(), frozenset())
+    kinds, words = Counter[str](), Counter[tuple[str, str]]()
+    dropped, deleted = set[str](), Counter[tuple[str, str]]()
+    for before, after in pairs:
+        lines = _lines(before)
+        kinds.update({facts.kind(key) for key in lines})
+        words.update(
+            {(facts.kind(key), w) for key, (_, counts) in lines.items() for w in counts}
+        )
+        removed = _removed(before, after)
+        dropped |= {facts.kind(key) for key in removed.keys}
+        deleted.update({(facts.kind(key), word) for key, word in removed.words})
+    closed = {kind for kind in kinds if _new_word(kind, deleted) <= MAX_NEW}
+    return facts._replace(
+        kinds=frozenset(k for k, n in kinds.items() if n >= MIN_STOOD) - dropped,
+        # Numbers are values, which change.
+        words=frozenset(
+            pair
+            for pair, n in words.items()
+            if n >= MIN_STOOD and pair[0] in closed and not has_digit(pair[1])
+        )
+        - deleted.keys(),
+    )
+
+
+def _new_word(kind: str, deleted: Mapping[tuple[str, str], int]) -> float:
+    """Return the probability that the next word deleted was never deleted before.
+
+    Good and Turing's estimate: the share of the deletions that are of words deleted
+    once.
+    """
+    counts = [n for (of, _), n in deleted.items() if of == kind]
+    return counts.count(1) / sum(counts) if counts else 0.0
+
+
+def _removed(before: State, after: State) -> _Removed:
+    """Return the keys of which a state has fewer lines afterwards, and lost words."""
+    lines, lines_after = _lines(before), _lines(after)
+    removed = _Removed(set(), set())
+    for key, (number, words) in lines.items():
+        number_after, words_after = lines_after.get(key, (0, Counter()))
+        if number_after < number:
+            removed.keys.add(key)
+        removed.words.update((key, word) for word in words - words_after)
+    return removed
+
+
+def _lines(state: State) -> dict[str, tuple[int, Counter[str]]]:
+    """Return the number of lines and the counts of their words, by key."""
+    out: dict[str, tuple[int, Counter[str]]] = {}
+    for line in state:
+        key, *words = line.split() or [""]
+        number, counts = out.get(key, (0, Counter()))
+        out[key] = number + 1, counts + Counter(words)
+    return out
