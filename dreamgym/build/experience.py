@@ -34,7 +34,7 @@ from worldmodel.fidelity.cases import sample_cases
 from worldmodel.fitting import supervised
 from worldmodel.fitting.batches import Example
 from worldmodel.memory import Hidden, ReplayMemory
-from worldmodel.text import state_format
+from worldmodel.text import persistence, state_format
 from worldmodel.text.names import MAX_DRAWS, Groups
 from worldmodel.text.state_format import StateFormat
 from worldmodel.text.tokenizer import TextTokenizer
@@ -280,6 +280,7 @@ def load_experience(
         _with_reply_room(run),
         seed=c.seed,
         state_formats=forms,
+        lasting_facts=persistence.lasting_facts(train),
         members=[load_model(p, mesh=run.mesh)[0] for p in paths],
         confidence_signal=c.uncertainty.signal,
         calibration=scale,

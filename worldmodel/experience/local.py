@@ -39,6 +39,7 @@ from worldmodel.experience.grammar import (
 )
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import edits, prompts
+from worldmodel.text.persistence import LastingFacts, with_lasting_facts
 from worldmodel.text.references import AnyTokenizer
 from worldmodel.text.state_format import StateFormat, format_error
 from worldmodel.text.tokenizer import TextTokenizer
@@ -82,6 +83,7 @@ class LocalExperienceModel(CachingExperienceModel):
         *,
         seed: int = 0,
         state_formats: Mapping[str, StateFormat] | None = None,
+        lasting_facts: Mapping[str, LastingFacts] | None = None,
         calibration: Calibration | None = None,
         members: Sequence[Model] = (),
         confidence_signal: str = "token_probability",
@@ -90,12 +92,13 @@ class LocalExperienceModel(CachingExperienceModel):
         """Build the model; further arguments are those of CachingExperienceModel.
 
         Args:
+          lasting_facts: what stays in a family's states by its name; in those of other
+            families everything may be removed.
           calibration: scales the probabilities; None leaves them as the model gives
             them.
           members: an ensemble next to the model (ensemble.py).
           confidence_signal: which of SIGNALS the confidence of an answer is.
           reward_tokens: the token limit of a reward; a longer one is an error.
-
 
         Raises:
           ValueError: the signal is unknown, or is the ensemble's and there are no
@@ -119,6 +122,7 @@ class LocalExperienceModel(CachingExperienceModel):
         self._calibration, self._confidence_signal = calibration, confidence_signal
         self.members = list(members)
         self.model, self.tokenizer, self.config = model, tokenizer, config
+        self._lasting_facts = (lasting_facts or {}) if config.keep_facts else {}
         self._grammar = reply_grammar(tokenizer, config, reward_tokens)
         self._max_tokens = (
             config.reasoning_tokens + config.state_tokens + reward_tokens + 6
@@ -385,15 +389,18 @@ class LocalExperienceModel(CachingExperienceModel):
         p_reward_text, p_outcome = (
             float(np.exp(logp[phase == x].sum())) for x in (REWARD, OUTCOME)
         )
-        error = reply.error
+        error, next_state = reply.error, reply.next_state
+        facts = self._lasting_facts.get(query.task.family)
+        if error is None and facts is not None:
+            next_state = with_lasting_facts(query.state, next_state, facts)
         if error is None and cut.any():
             error = "the reply was cut: it is longer than there is room for"
-        if error is None and state_format is None and not reply.next_state:
+        if error is None and state_format is None and not next_state:
             error = "the next state is empty"
         if error is None and state_format is not None:
-            error = format_error(reply.next_state, state_format)
+            error = format_error(next_state, state_format)
         return Prediction(
-            reply.next_state,
+            next_state,
             reply.reward,
             reply.outcome,
             reply.reasoning,

@@ -1,12 +1,14 @@
 """What stays: lines and words that no real transition of a family removes.
 
 episodes -> lasting_facts -> the LastingFacts of each family -> contradiction(before,
-after): what a dreamed step forgets, or None. A map that the agent has seen is an
+after): what a dreamed step forgets, or None; with_lasting_facts(before, after): the
+state in which that is put back. A map that the agent has seen is an
 example: the words of its exits stay, while `unseen`, what lies in a room and where the
 agent is do not. Nothing is declared. A small experience model that writes a line anew
 may write another exit, and then a policy learns in a world that changes by itself.
 """
 
+import difflib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -79,6 +81,80 @@ def contradiction(before: State, after: State, facts: LastingFacts) -> str | Non
         if (facts.kind(key), word) in facts.words:
             return f"the line that begins with {key!r} has lost {word!r}"
     return None
+
+
+def with_lasting_facts(before: State, after: State, facts: LastingFacts) -> State:
+    """Return the next state with the lines and words that no real step removes.
+
+    A line stands where it stood, behind the line that was before it. Words are put back
+    where they were deleted, or alone replaced by others. Where more of a line is
+    written anew, `kitchen near hall` as `kitchen west cellar`, the new words stay.
+    """
+    removed = _removed(before, after)
+    gone = [key for key in removed.keys if facts.kind(key) in facts.kinds]
+    changed = {
+        key
+        for key, word in removed.words - {(k, w) for k, w in removed.words if k in gone}
+        if (facts.kind(key), word) in facts.words
+    }
+    lines = list(after)
+    for key in changed:
+        old, new = ([x for x in s if _key(x) == key] for s in (before, after))
+        old, new = [x for x in old if x not in new], [x for x in new if x not in old]
+        if len(old) == len(new) == 1:
+            kept = _merged(old[0].split(" "), new[0].split(" "), facts)
+            lines[lines.index(new[0])] = " ".join(kept)
+    dropped = {x for key in gone for x in _dropped(before, after, key)}
+    for i, line in enumerate(before):
+        if line in dropped:
+            lines.insert(_place(before[:i], lines), line)
+    return tuple(lines)
+
+
+def _dropped(before: State, after: State, key: str) -> list[str]:
+    """Return the lines of a key that are gone, without those that others replace.
+
+    A new line replaces the old one with which it has most words in common.
+    """
+    old, new = ([x for x in s if _key(x) == key] for s in (before, after))
+    missing = [x for x in old if x not in new]
+    for line in (x for x in new if x not in old):
+        if missing:
+            words = set(line.split())
+            missing.remove(max(missing, key=lambda x: len(words & set(x.split()))))
+    return missing
+
+
+def _place(above: Sequence[str], lines: Sequence[str]) -> int:
+    """Return where a line goes that had these lines above it: behind the next of them.
+
+    That is the nearest one that still stands, or of which one with its key does.
+    """
+    keys = [_key(line) for line in lines]
+    for line in reversed(above):
+        if line in lines:
+            return lines.index(line) + 1
+        if _key(line) in keys:
+            return keys.index(_key(line)) + 1
+    return 0
+
+
+def _merged(old: list[str], new: list[str], facts: LastingFacts) -> list[str]:
+    """Return the new words of a line with the old ones that stay."""
+    kind = facts.kind(old[0])
+    stays = [(kind, word) in facts.words for word in old]
+    out: list[str] = []
+    matcher = difflib.SequenceMatcher(a=old, b=new, autojunk=False)
+    for tag, i1, i2, j1, j2 in matcher.get_opcodes():
+        kept = (tag == "delete" and any(stays[i1:i2])) or (
+            tag == "replace" and all(stays[i1:i2])
+        )
+        out += old[i1:i2] if kept else new[j1:j2]
+    return out
+
+
+def _key(line: str) -> str:
+    return line.split(maxsplit=1)[0] if line.strip() else ""
 
 
 def _checked_facts(pairs: Sequence[Pair]) -> LastingFacts:

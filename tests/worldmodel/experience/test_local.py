@@ -18,6 +18,7 @@ from worldmodel.experience.grammar import reply_grammar
 from worldmodel.experience.local import LocalExperienceModel
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
+from worldmodel.text.persistence import LastingFacts
 from worldmodel.text.state_format import state_format
 
 
@@ -193,6 +194,28 @@ def test_the_reply_is_read_by_hand(tok, text_model, monkeypatch):
     assert (p.reasoning, p.error) == ("the lamp change", None)
     # The reasoning is not counted, nor the padding.
     np.testing.assert_allclose(p.confidence, 0.5**rest, rtol=1e-4)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_what_no_real_step_removes_is_put_back(tok, text_model, monkeypatch, keep):
+    facts = LastingFacts(
+        frozenset({"the"}), frozenset({"the"}), frozenset({("the", "door")})
+    )
+    t = helpers.transition(HERE, "press lamp", ("the lamp is on",))
+    ids = prompts.reply_ids(tok, t)
+    why, *rest = phases_of(tok, ids)
+    phase = [0] * len(why) + [1] * sum(map(len, rest))
+    monkeypatch.setattr(local, "generate", scripted((ids, phase)))
+    model = LocalExperienceModel(
+        text_model,
+        tok,
+        ReplayMemory(),
+        dataclasses.replace(SHAPE, keep_facts=keep),
+        lasting_facts={"room": facts},
+    )
+    (p,) = model.predict([ask()])
+    kept = ("the lamp is on", "the door is shut") if keep else ("the lamp is on",)
+    assert (set(p.next_state), p.error) == (set(kept), None)
 
 
 @pytest.mark.parametrize(
