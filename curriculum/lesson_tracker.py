@@ -21,16 +21,26 @@ SCHEMA = "dreamgym.stages/1"
 
 
 class LessonTracker:
-    """The state of a run's lessons; `seen` sums the skills since the last check."""
+    """The state of a run's lessons; `skills` sums those since the last check."""
 
-    def __init__(self, lessons: Sequence[Lesson], config: LessonConfig):
-        """Raise ValueError where there are no lessons, or two with the same name."""
+    def __init__(
+        self,
+        lessons: Sequence[Lesson],
+        config: LessonConfig,
+        match: str = "assignment",
+    ):
+        """Build the tracker; `match` says which call is which (call_matching.py).
+
+        Raises:
+          ValueError: there are no lessons, or two with the same name.
+        """
         names = [s.name for s in lessons]
         if not names or len(set(names)) < len(names):
             raise ValueError(
                 f"lessons must have distinct names, at least one, got {names}"
             )
         self.lessons, self._config = tuple(lessons), config
+        self._match = match
         self.state, self.skills = LessonState(), Skills()
 
     @property
@@ -44,7 +54,8 @@ class LessonTracker:
 
     def observe(self, episodes: Iterable[Episode]) -> None:
         """Add the skills that the episodes show."""
-        self.skills = skills.total([self.skills, *map(skills.of_episode, episodes)])
+        shown = (skills.of_episode(e, self._match) for e in episodes)
+        self.skills = skills.total([self.skills, *shown])
 
     def check(self, epochs: float | int) -> dict[str, str]:
         """Advance by the skills since the last check; return the red flags.
@@ -125,7 +136,9 @@ def step_limit(
     return limit if tracker is None else tracker.max_steps(limit)
 
 
-def lesson_tracker_for(config: CurriculumConfig) -> LessonTracker | None:
+def lesson_tracker_for(
+    config: CurriculumConfig, match: str = "assignment"
+) -> LessonTracker | None:
     """Return the lessons of the settings for reinforcement learning, or None.
 
     A lesson that is counted in examples is supervised and left out: the warm start has
@@ -138,4 +151,4 @@ def lesson_tracker_for(config: CurriculumConfig) -> LessonTracker | None:
         "games": lesson_presets.game_lessons,
     }
     plan = [s for s in presets[config.lessons]() if s.unit != "examples"]
-    return LessonTracker(plan, config.lesson)
+    return LessonTracker(plan, config.lesson, match)

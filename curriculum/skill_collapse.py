@@ -39,7 +39,7 @@ EXPLODED = 3.0
 
 
 def flags(state: LessonState, config: LessonConfig) -> dict[str, str]:
-    """Return the red flags of the last check in the state's history (`reasons`)."""
+    """Return the red flags of the last check in the state's history (`red_flags`)."""
     return red_flags(state.history, drop=config.collapse_drop)
 
 

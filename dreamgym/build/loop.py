@@ -209,7 +209,7 @@ def _initial_state(
         0,
         [],
         None if critic is None else critic.init(),
-        lessons=lesson_tracker_for(config.curriculum),
+        lessons=lesson_tracker_for(config.curriculum, config.reward.tools.match),
         best=updater.learner.init() if keep_best else None,
     )
 

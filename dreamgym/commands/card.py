@@ -3,7 +3,7 @@
 from typing import Any
 
 from dreamgym.agent.config import FLOORS
-from dreamgym.commands.results import token_counter
+from dreamgym.commands.results import limited_costs, token_counter
 from dreamgym.commands.robustness import FILE as ROBUSTNESS
 from dreamgym.evaluation import evaluate
 from dreamgym.evaluation.card import CardRow, card, card_lines
@@ -38,6 +38,7 @@ def cards(run: Run) -> dict[str, list[CardRow]]:
             # A fit's rows count no rollouts: it has none to keep.
             updates=sum("rollouts" in row for row in rows),
             kept_updates=len(list(run.path(f"rollouts/{name}").glob("*.jsonl"))),
+            counters=limited_costs(run),
         )
     content = {name: [row._asdict() for row in rows] for name, rows in out.items()}
     run.write_json(FILE, {"policies": content})

@@ -8,7 +8,7 @@ from dreamgym.agent.rollout import Trajectory
 from dreamgym.build import environments
 from dreamgym.build.experience import fidelity_file, remedy_folder
 from dreamgym.evaluation import evaluate, report
-from dreamgym.evaluation.causes import Evidence
+from dreamgym.evaluation.evidence import Evidence
 from dreamgym.evaluation.tool_report import tool_report
 from dreamgym.evaluation.verdict import verdict
 from dreamgym.run.directory import SCHEMA, Run, RunError, versions
@@ -49,7 +49,7 @@ def write_results(run: Run) -> dict[str, Any]:
             name: evaluate.summary(trajectories, real_transitions=cost[name])
             | {"note": _note(run, name)}
             | _tool_use(run, trajectories)
-            | {"costs": evaluate.costs(trajectories, _limited(run))}
+            | {"costs": evaluate.costs(trajectories, limited_costs(run))}
             for name, trajectories in played.items()
         },
         "families": families,
@@ -94,7 +94,7 @@ def token_counter(run: Run) -> Callable[[str], int] | None:
     return None
 
 
-def _limited(run: Run) -> dict[str, Callable[[Sequence[Transition]], float]]:
+def limited_costs(run: Run) -> dict[str, Callable[[Sequence[Transition]], float]]:
     """Return a counter of each cost that the training loops limit."""
     limits = (*run.config.train.limits, *run.config.transfer.limits)
     return {
@@ -105,7 +105,12 @@ def _limited(run: Run) -> dict[str, Callable[[Sequence[Transition]], float]]:
 
 def _tool_use(run: Run, played: Sequence[Trajectory]) -> dict[str, Any]:
     """Return the part of a policy's results on tools; empty without any."""
-    tools = tool_report(played, seed=run.config.seed, count_tokens=token_counter(run))
+    tools = tool_report(
+        played,
+        seed=run.config.seed,
+        count_tokens=token_counter(run),
+        match=run.config.train.reward.tools.match,
+    )
     return {} if tools is None else {"tools": tools}
 
 

@@ -12,7 +12,7 @@ from dreamgym.envs.base import counts_as_invalid
 from dreamgym.evaluation.evaluate import costs
 from dreamgym.evaluation.statistics import rate, ratio
 from dreamgym.evaluation.tool_report import episode_tokens
-from worldmodel.data.records import Episode
+from worldmodel.data.records import Episode, Transition
 from worldmodel.text.tool_calls import expected_calls, read_action
 
 PARTS = ("success", "efficiency", "robustness", "safety", "traceability")
@@ -65,6 +65,7 @@ def card(
     policy: str = "",
     updates: int = 0,
     kept_updates: int = 0,
+    counters: Mapping[str, Callable[[Sequence[Transition]], float]] | None = None,
 ) -> list[CardRow]:
     """Return the rows of a policy's card.
 
@@ -75,6 +76,7 @@ def card(
       policy: its name there.
       updates: updates of its training.
       kept_updates: those whose rollouts were kept.
+      counters: of the costs that the environment does not report (`costs`).
     """
     scored = [t for t in trajectories if t.error is None]
     episodes = [t.episode for t in scored]
@@ -87,7 +89,7 @@ def card(
         *_robustness(robustness, policy),
         _share("safety", "invalid actions", _by_game(episodes, _invalid), "steps"),
     ]
-    for name, r in costs(scored).items():
+    for name, r in costs(scored, counters).items():
         values = (r["mean"], r["low"], r["high"], int(r["count"]))
         rows.append(CardRow("safety", f"cost of a game: {name}", *values, "games"))
     thoughts = _by_game(

@@ -5,18 +5,10 @@ All are pure functions; the verdict on a run (verdict.py) names the first cause,
 that of each stage that did not help; `dreamgym doctor` names all of them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
 
-from dreamgym.agent.config import FLOORS
-from dreamgym.evaluation.dream_check import unmeasured
-from dreamgym.evaluation.leading_numbers import (
-    FEW_IDENTIFIERS,
-    REQUIRED,
-    REQUIRED_COPIES,
-    ends_found,
-    level_of,
-)
+from dreamgym.evaluation import dream_causes
+from dreamgym.evaluation.evidence import Cause, Evidence, collect_more
 from dreamgym.evaluation.statistics import percent
 
 MANY_BROKEN = 0.1
@@ -24,73 +16,13 @@ MANY_BROKEN = 0.1
 FEW_DEMONSTRATIONS = 20
 FEW_WON = 20
 """Won episodes among the collected ones below which ends and rewards are rare."""
-EXPERT_SETTINGS = ("collect.expert_weight", "collect.noisy_weight")
-"""Settings without effect where the environment has no expert."""
-LOW_FIDELITY = 0.6
-LOW_ENDS = 0.8
-WEAK_ENDS = 0.95
-"""The same for a cause that is named only where there is no other one."""
 WEAK_IMITATION = 0.8
 """The share of the expert's success below which imitation has learnt little."""
-HIDDEN = 0.03
-"""Share of the repeated steps that contradict each other above which something that
-decides is hidden."""
-FEW_REPEATED = 50
-"""Repeated steps below which this share says little."""
-LOW_AGREEMENT = 0.8
-"""Balanced accuracy of reveals that follow from the instruction; 0.5 is chance."""
 LOW_SIGNAL = 0.2
 HIGH_INVALID = 0.3
 LARGE_KL = 1.0
 """Nats a token from which on a policy has little in common with its warm start."""
 FEW_GAMES = 100
-
-
-class Cause(NamedTuple):
-    """A likely cause of a disappointing run: what is the case, what to change."""
-
-    name: str
-    sentence: str
-    advice: str
-
-    def text(self) -> str:
-        """Return the cause with its advice."""
-        return f"{self.sentence} {self.advice}"
-
-
-class Evidence(NamedTuple):
-    """The evidence for a verdict: results.json, numbers by stage, the dream's curve."""
-
-    results: Mapping[str, Any]
-    stages: Mapping[str, Mapping[str, Any]]
-    curve: Sequence[Mapping[str, Any]] = ()
-
-    def success(self, policy: str) -> float | None:
-        """Return a policy's success on the test tasks, None if it is unknown."""
-        row = self.results.get("policies", {}).get(policy)
-        return None if row is None else row["success"]["mean"]
-
-    def trained(self) -> dict[str, float]:
-        """Return the success of each trained policy by name."""
-        names = [n for n in self.results["policies"] if n not in (*FLOORS, "untrained")]
-        rates = {name: self.success(name) for name in names}
-        return {name: rate for name, rate in rates.items() if rate is not None}
-
-    def number(self, stage: str, name: str) -> Any:
-        """Return a number of a stage, None if it has none of that name."""
-        return self.stages.get(stage, {}).get(name)
-
-    def has_expert(self) -> bool:
-        """Return whether the environment has an expert, as far as is known."""
-        status = self.number("evaluate/expert", "status")
-        return status is None or "no expert" not in status
-
-    def figure(self, *path: str) -> Mapping[str, Any]:
-        """Return the mean (None: unknown) and count of a figure of the scorecard."""
-        part: Any = self.results.get("fidelity") or {}
-        for name in path:
-            part = part.get(name) or {}
-        return part if "mean" in part else {"mean": None, "count": 0}
 
 
 def causes(evidence: Evidence) -> list[Cause]:
@@ -106,12 +38,12 @@ def causes(evidence: Evidence) -> list[Cause]:
         broken_episodes,
         few_demonstrations,
         few_won,
-        *_DREAM_CHECKS,
+        *dream_causes.CHECKS,
         invalid_actions,
         weak_imitation,
         *_UPDATE_CHECKS,
     )
-    likely = likely or _all(evidence, *_LESSER_CHECKS)
+    likely = likely or _all(evidence, *dream_causes.LESSER_CHECKS)
     if any(evidence.trained().values()):
         likely += _all(evidence, few_games)
     return likely
@@ -123,7 +55,7 @@ def cause_of_stage(evidence: Evidence, stage: str) -> str:
     `stage` is a key of STAGE_ADVICE.
     """
     checks = _STAGE_CHECKS[stage]
-    if likely := _all(evidence, *checks, *_LESSER_CHECKS):
+    if likely := _all(evidence, *checks, *dream_causes.LESSER_CHECKS):
         return f"Likely cause: {likely[0].text()}"
     return STAGE_ADVICE[stage]
 
@@ -164,25 +96,9 @@ def few_demonstrations(evidence: Evidence) -> Cause | None:
     return Cause(
         "few demonstrations",
         f"The policies imitate only {count} won episodes.",
-        f"{_collect_more(evidence, 'collect.train_tasks', 'collect.expert_weight')}, "
+        f"{collect_more(evidence, 'collect.train_tasks', 'collect.expert_weight')}, "
         "or give episodes that were won.",
     )
-
-
-def _collect_more(evidence: Evidence, *settings: str) -> str:
-    """Return the advice to collect more by these settings, as far as they have effect.
-
-    A budget decides how many episodes are played. Without an expert its weight changes
-    nothing.
-    """
-    what = "Collect more"
-    if not evidence.has_expert():
-        what = "Give the environment an expert(), if only for some tasks; collect more"
-        settings = tuple(s for s in settings if s not in EXPERT_SETTINGS)
-    if evidence.results.get("budget"):
-        others = (s for s in settings if s != "collect.episodes")
-        settings = ("a larger --budget", *others)
-    return f"{what} ({', '.join(settings)})" if settings else what
 
 
 def few_won(evidence: Evidence) -> Cause | None:
@@ -199,154 +115,8 @@ def few_won(evidence: Evidence) -> Cause | None:
         "Collect more from the expert (collect.expert_weight, collect.noisy_weight), "
         "or weigh rare rewards and ends (pretrain.rare_event_share)."
         if evidence.has_expert()
-        else f"{_collect_more(evidence, 'collect.episodes')}, or weigh rare rewards "
+        else f"{collect_more(evidence, 'collect.episodes')}, or weigh rare rewards "
         "and ends (pretrain.rare_event_share).",
-    )
-
-
-def hidden_state(evidence: Evidence) -> Cause | None:
-    """Return a cause if equal steps had different results, and no lots are drawn."""
-    figure = evidence.figure("hidden_state")
-    if figure["count"] < FEW_REPEATED or figure["mean"] <= HIDDEN:
-        return None
-    if not evidence.number("collect", "deterministic"):
-        return None
-    return Cause(
-        "hidden state",
-        f"Of {figure['count']} recorded steps that were taken more than once, with the "
-        f"same task, state and last actions, {percent(figure['mean'])} had another "
-        "result than the others: what decides stands in none of them.",
-        "Write it into the state, or let the models read more of the past "
-        "(experience.history, policy.history).",
-    )
-
-
-def garbled_identifiers(evidence: Evidence) -> Cause | None:
-    """Return a cause if identifiers of the context are not reproduced exactly."""
-    figure = evidence.figure("copying", "state_unseen")
-    if figure["count"] < FEW_IDENTIFIERS or figure["mean"] >= REQUIRED:
-        return None
-    return _garbled(figure)
-
-
-def some_garbled_identifiers(evidence: Evidence) -> Cause | None:
-    """Return a cause if surely fewer identifiers are reproduced than are required."""
-    figure = evidence.figure("copying", "state_unseen")
-    if figure["count"] < FEW_IDENTIFIERS:
-        return None
-    if level_of(dict(figure), REQUIRED_COPIES) != "bad":
-        return None
-    return _garbled(figure)
-
-
-def _garbled(figure: Mapping[str, Any]) -> Cause:
-    return Cause(
-        "garbled identifiers",
-        f"The dream reproduces {percent(figure['mean'])} of {figure['count']} "
-        "identifiers and numbers that it can only copy from its context.",
-        "Fit it longer (pretrain.fit.steps), or take a larger --model.",
-    )
-
-
-def low_fidelity(evidence: Evidence) -> Cause | None:
-    """Return a cause if the dream is often wrong about predictable states."""
-    return _states_below(evidence, LOW_FIDELITY)
-
-
-def mediocre_states(evidence: Evidence) -> Cause | None:
-    """Return a cause if the dream is sometimes wrong about predictable states."""
-    return _states_below(evidence, REQUIRED)
-
-
-def _states_below(evidence: Evidence, threshold: float) -> Cause | None:
-    figure = evidence.figure("exact", "predictable")
-    if figure["mean"] is None or figure["mean"] >= threshold:
-        return None
-    budget = evidence.results.get("budget")
-    return Cause(
-        "low fidelity",
-        f"The dream has {percent(figure['mean'])} of {figure['count']} predictable "
-        "next states right.",
-        f"Fit it longer (pretrain.fit.steps), to more episodes "
-        f"({'a larger --budget' if budget else 'collect.episodes'}), or take a larger "
-        "--model.",
-    )
-
-
-def low_ends(evidence: Evidence) -> Cause | None:
-    """Return a cause if the dream misses ends of episodes."""
-    return _ends_below(evidence, LOW_ENDS)
-
-
-def mediocre_ends(evidence: Evidence) -> Cause | None:
-    """Return a cause if the dream misses some ends of episodes."""
-    return _ends_below(evidence, WEAK_ENDS)
-
-
-def unmeasured_dream(evidence: Evidence) -> Cause | None:
-    """Return a cause if the dev episodes hold nothing to measure the dream by."""
-    scorecard = evidence.results.get("fidelity")
-    sentence = unmeasured(scorecard) if scorecard else ""
-    if not sentence:
-        return None
-    return Cause(
-        "unmeasured dream",
-        f"{sentence[0].upper()}{sentence[1:]}.",
-        "More dev episodes that reach an end (collect.dev_tasks, or a larger step "
-        "limit, env.max_episode_steps), and states that say what an action led to, "
-        "would show whether it can be trusted.",
-    )
-
-
-def _ends_below(evidence: Evidence, threshold: float) -> Cause | None:
-    scorecard = evidence.results.get("fidelity")
-    figure = ends_found(scorecard) if scorecard else evidence.figure("done", "recall")
-    if figure["mean"] is None or figure["mean"] >= threshold:
-        return None
-    return Cause(
-        "missed ends",
-        f"The dream finds {percent(figure['mean'])} of {figure['count']} ends.",
-        "Weigh rare rewards and ends (pretrain.rare_event_share), and collect more "
-        "episodes that end.",
-    )
-
-
-def ignored_instruction(evidence: Evidence) -> Cause | None:
-    """Return a cause if reveals of the dream do not show what the instruction says."""
-    agree, mentioned, elsewhere = (
-        evidence.figure("instruction", name) for name in ("agree", "shown", "elsewhere")
-    )
-    if agree["mean"] is None or agree["mean"] >= LOW_AGREEMENT:
-        return None
-    scorecard = evidence.results.get("fidelity") or {}
-    words = ", ".join(scorecard["instruction"]["words"][:3])
-    return Cause(
-        "ignored instruction",
-        "The dream does not show what the instruction says: where that says that "
-        f"something ({words}) is there, it shows it in {percent(mentioned['mean'])} of "
-        f"{mentioned['count']} reveals, and in {percent(elsewhere['mean'])} of "
-        f"{elsewhere['count']} others.",
-        "A policy cannot learn from it to follow the instruction. Fit it longer "
-        "(pretrain.fit.steps), to more episodes (collect.episodes), or take a larger "
-        "--model.",
-    )
-
-
-def wrong_about_policy(evidence: Evidence) -> Cause | None:
-    """Return a cause if dream and environment disagree about the warm start."""
-    if not evidence.number("dream_check", "disagrees"):
-        return None
-    sentence = str(evidence.number("dream_check", "sentence"))
-    return Cause(
-        "wrong about the policy",
-        f"{sentence[0].upper()}{sentence[1:]}.",
-        (
-            "Collect episodes like the policy's own (collect.noisy_weight), refit with "
-            "them, "
-            if evidence.has_expert()
-            else "Refit with episodes of the policy (`dreamgym refit`), "
-        )
-        + "and weigh rare rewards and ends (pretrain.rare_event_share).",
     )
 
 
@@ -452,28 +222,13 @@ def few_games(evidence: Evidence) -> Cause | None:
     )
 
 
-_DREAM_CHECKS = (
-    hidden_state,
-    garbled_identifiers,
-    low_fidelity,
-    low_ends,
-    ignored_instruction,
-    wrong_about_policy,
-)
-_LESSER_CHECKS = (
-    mediocre_states,
-    mediocre_ends,
-    some_garbled_identifiers,
-    unmeasured_dream,
-)
-"""Named only where there is no other cause."""
 _UPDATE_CHECKS = (little_signal, broken_rollouts, large_kl)
 _STAGE_CHECKS = {
     "warmstart": (few_demonstrations,),
-    "expert_iteration": (few_won, *_DREAM_CHECKS),
-    "train": (few_won, *_DREAM_CHECKS, *_UPDATE_CHECKS),
+    "expert_iteration": (few_won, *dream_causes.CHECKS),
+    "train": (few_won, *dream_causes.CHECKS, *_UPDATE_CHECKS),
     "s2r": (),
-    "planner": _DREAM_CHECKS,
+    "planner": dream_causes.CHECKS,
 }
 STAGE_ADVICE = {
     "warmstart": "Another method (warmstart.method) or more branches "

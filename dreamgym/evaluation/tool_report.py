@@ -44,10 +44,12 @@ def tool_report(
     *,
     seed: int,
     count_tokens: Callable[[str], int] | None = None,
+    match: str = "assignment",
 ) -> dict[str, Any] | None:
     """Return the tool use of a policy, or None where no task expects calls.
 
-    Unscored episodes are left out. `count_tokens` counts those of a text.
+    Unscored episodes are left out. `count_tokens` counts those of a text,
+    `match` says which call is which (rewards.tools.match).
     """
     episodes = [
         t.episode
@@ -57,7 +59,7 @@ def tool_report(
     if not episodes:
         return None
     games: dict[str, dict[str, list[SkillRate]]] = {}
-    parts = [skills.of_episode(e) for e in episodes]
+    parts = [skills.of_episode(e, match) for e in episodes]
     for e, part in zip(episodes, parts, strict=True):
         rates = dict(part.rates)
         if count_tokens is not None and e.success is not None:

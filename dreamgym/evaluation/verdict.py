@@ -7,7 +7,8 @@ functions; `verdict` is what a run ends with, `diagnosis` what `dreamgym doctor`
 from collections.abc import Mapping
 from typing import Any
 
-from dreamgym.evaluation.causes import Evidence, cause_of_stage, causes
+from dreamgym.evaluation.causes import cause_of_stage, causes
+from dreamgym.evaluation.evidence import Evidence
 from dreamgym.evaluation.off_policy import sentences as off_policy_sentences
 from dreamgym.evaluation.statistics import difference_text, percent
 

@@ -84,6 +84,9 @@ class MonitorConfig:
     in the best 4 updates before, if this is more than 3 standard errors, too; 0
     disables the check. A policy may improve in one family and forget another; success
     over all families hides that."""
+    skill_collapse: bool = True
+    """Whether a red flag of the lessons is an alarm: a skill that fell while others
+    rose (curriculum/skill_collapse.py). Without lessons no skill is measured."""
     real_eval_every: int = 0
     """Updates between two evaluations on real dev tasks, which count as real
     transitions; the last update is evaluated, too. These tasks also choose between the
@@ -213,7 +216,8 @@ class LoopConfig:
     evenly spaced over the batch, in rollouts/ under the policy's name; `dreamgym show`
     prints them."""
     drop_void_turns: bool = False
-    """Whether an episode with a void turn (one without a complete action) is left out
+    """Whether an episode with a void turn (neither a call nor an answer where the task
+    has tools, else no complete action) is left out
     of the update and of its group's baseline (SimpleTIR, arXiv:2509.02479)."""
     update: UpdateConfig = UpdateConfig()
     curriculum: CurriculumConfig = CurriculumConfig()

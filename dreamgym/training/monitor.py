@@ -55,7 +55,7 @@ def alarms(
     Rows hold `entropy`, `tokens_per_turn`, `invalid_action_share` (or
     `unchanged_state_share`, where the environment does not say which actions are
     invalid), `update_kl`, `success` and, where real dev games were played,
-    `real_success`.
+    `real_success`, and `flags/NAME` for each red flag of the lessons.
     """
     c, out = config, []
     if c.min_entropy and row.get("entropy", c.min_entropy) < c.min_entropy:
@@ -84,6 +84,9 @@ def alarms(
     if c.max_family_drop:
         lost = lost_families([*previous, row], c.max_family_drop)
         out += [f"max_family_drop: {name or 'the only family'}" for name in lost]
+    if c.skill_collapse:
+        flags = sorted(k.partition("/")[2] for k in row if k.startswith("flags/"))
+        out += [f"skill_collapse: {name}" for name in flags]
     return out
 
 

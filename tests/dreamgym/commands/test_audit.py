@@ -73,6 +73,17 @@ def test_the_cards_of_a_run_are_written(tmp_path):
     assert content[0]["count"] == 6
 
 
+def test_a_card_counts_the_costs_that_a_run_limits(tmp_path):
+    limits = [{"name": "flights", "limit": 0.0, "pattern": "fly"}]
+    run = Run(tmp_path / "r", preset("tiny", {"train.limits": limits}))
+    episodes = [t.episode for t in played(won_and_lost())]
+    write_episodes(run.path("test/bc.jsonl"), episodes)
+    (row,) = [r for r in cards(run)["bc"] if "flights" in r.name]
+    # Two of six games fly, once each as often as they have steps.
+    flown = sum(t.action == "fly" for e in episodes for t in e.transitions)
+    assert (row.part, row.mean) == ("safety", pytest.approx(flown / 6))
+
+
 def printed(run, *args, **options) -> str:
     out = io.StringIO()
     show_rollouts(run, Console(file=out, width=200), *args, **options)

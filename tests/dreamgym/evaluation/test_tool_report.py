@@ -119,6 +119,27 @@ def test_an_agent_that_never_calls_has_its_known_rates():
     assert report["confusion"] == {"price": {"none": 4}}
 
 
+def late(state, instruction):
+    """Asks for the pear first, and then for what it is asked."""
+    asked = re.match(r"price of (\w+)", instruction)
+    if asked is None:
+        return rule(state, instruction)
+    if "costs" not in state:
+        return Shop.call("price", item="pear")
+    if f"{asked[1]} costs" not in state:
+        return Shop.call("price", item=asked[1])
+    return rule(state, instruction)
+
+
+def test_how_calls_are_matched_decides_what_a_late_call_is_worth():
+    def score(match):
+        report = tool_report(play(late), seed=0, match=match)
+        assert report is not None
+        return report["measures"]["argument_score"]["mean"]
+
+    assert score("step") < score("assignment") == 1.0
+
+
 def test_no_expected_call_leaks_into_what_the_agent_reads():
     for t in play(rule):
         task = t.episode.task

@@ -65,6 +65,15 @@ def test_each_sign_has_its_limit(name, change):
     assert alarms([CALM] * 4, CALM | near, ALL) == []
 
 
+def test_a_flag_of_the_lessons_is_an_alarm_that_can_be_switched_off():
+    row = CALM | {"flags/arguments": 1.0, "flags/success": 1.0, "skills/success": 0.1}
+    assert alarms([CALM] * 4, row, MonitorConfig()) == [
+        "skill_collapse: arguments",
+        "skill_collapse: success",
+    ]
+    assert alarms([CALM] * 4, row, MonitorConfig(skill_collapse=False)) == []
+
+
 def test_refusals_that_nobody_tells_are_steps_that_change_nothing():
     output = {k: v for k, v in CALM.items() if k != "invalid_action_share"}
     assert alarms([], output | {"unchanged_state_share": 0.6}, ALL) == [

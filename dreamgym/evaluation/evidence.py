@@ -1,0 +1,72 @@
+"""What a verdict on a run is made from: the evidence, and the causes that it shows."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from dreamgym.agent.config import FLOORS
+
+EXPERT_SETTINGS = ("collect.expert_weight", "collect.noisy_weight")
+"""Settings without effect where the environment has no expert."""
+
+
+class Cause(NamedTuple):
+    """A likely cause of a disappointing run: what is the case, what to change."""
+
+    name: str
+    sentence: str
+    advice: str
+
+    def text(self) -> str:
+        """Return the cause with its advice."""
+        return f"{self.sentence} {self.advice}"
+
+
+class Evidence(NamedTuple):
+    """The evidence for a verdict: results.json, numbers by stage, the dream's curve."""
+
+    results: Mapping[str, Any]
+    stages: Mapping[str, Mapping[str, Any]]
+    curve: Sequence[Mapping[str, Any]] = ()
+
+    def success(self, policy: str) -> float | None:
+        """Return a policy's success on the test tasks, None if it is unknown."""
+        row = self.results.get("policies", {}).get(policy)
+        return None if row is None else row["success"]["mean"]
+
+    def trained(self) -> dict[str, float]:
+        """Return the success of each trained policy by name."""
+        names = [n for n in self.results["policies"] if n not in (*FLOORS, "untrained")]
+        rates = {name: self.success(name) for name in names}
+        return {name: rate for name, rate in rates.items() if rate is not None}
+
+    def number(self, stage: str, name: str) -> Any:
+        """Return a number of a stage, None if it has none of that name."""
+        return self.stages.get(stage, {}).get(name)
+
+    def has_expert(self) -> bool:
+        """Return whether the environment has an expert, as far as is known."""
+        status = self.number("evaluate/expert", "status")
+        return status is None or "no expert" not in status
+
+    def figure(self, *path: str) -> Mapping[str, Any]:
+        """Return the mean (None: unknown) and count of a figure of the scorecard."""
+        part: Any = self.results.get("fidelity") or {}
+        for name in path:
+            part = part.get(name) or {}
+        return part if "mean" in part else {"mean": None, "count": 0}
+
+
+def collect_more(evidence: Evidence, *settings: str) -> str:
+    """Return the advice to collect more by these settings, as far as they have effect.
+
+    A budget decides how many episodes are played. Without an expert its weight changes
+    nothing.
+    """
+    what = "Collect more"
+    if not evidence.has_expert():
+        what = "Give the environment an expert(), if only for some tasks; collect more"
+        settings = tuple(s for s in settings if s not in EXPERT_SETTINGS)
+    if evidence.results.get("budget"):
+        others = (s for s in settings if s != "collect.episodes")
+        settings = ("a larger --budget", *others)
+    return f"{what} ({', '.join(settings)})" if settings else what
