@@ -126,7 +126,9 @@ def _better_policy(
 ) -> dict[str, Any]:
     """Keep what was trained where it is better than the start; say what is kept.
 
-    Real dev games tell, by family; without them, what was trained is kept.
+    Real dev games tell, by family; without them, what was trained is kept. A policy
+    that imitates more real wins than its start did is expected to be better: it is left
+    out only where it wins fewer of them by more than a standard error.
     """
     numbers = compare_on_dev_games(
         run,
@@ -134,6 +136,7 @@ def _better_policy(
         (name, tuned),
         start=start,
         what="fine-tuning",
+        expected_better=_iterates(run),
     )
     if numbers.get("kept") == start:
         save_policy(run, name, before)

@@ -45,9 +45,10 @@ class ExperienceConfig:
     """Times that a malformed reply (it moves a line that does not exist, breaks the
     format of the family's states, or has a reward that is no number) is sampled again.
     In the last attempt a line that did not exist has to be written, not moved."""
-    keep_facts: bool = True
+    keep_facts: bool = False
     """Whether a line or word that a reply removes is put back where no real transition
-    of the family removes such a one (text/persistence.py)."""
+    of the family removes such a one (text/persistence.py). The dream contradicts itself
+    less often then; policies won no more."""
     reasoning: bool = True
     """Whether the model is fitted to reasoning traces and writes them."""
     full_state: bool = False

@@ -68,6 +68,21 @@ def test_what_wins_no_more_dev_games_than_its_start_is_not_kept(
         assert "s2r: fine-tuning did not help" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("won", "kept"), [(4, "s2r"), (3, "s2r"), (2, "s2r"), (1, "dream"), (0, "dream")]
+)
+def test_more_real_wins_are_imitated_unless_dev_games_speak_clearly_against_it(
+    run, monkeypatch, won, kept
+):
+    # Three of four before: two are one less, which is one standard error.
+    set_wins(monkeypatch, {"dream": 3, "s2r": won})
+    monkeypatch.setattr(transfer, "_iterates", lambda _: True)
+    first, tuned = doubles.policy(seed=1), doubles.policy(seed=2)
+    numbers = transfer._better_policy(run, "s2r", "dream", first, tuned)
+    assert numbers["kept"] == kept
+    assert numbers["dev_success_after"] == won / 4
+
+
 @pytest.mark.parametrize("force", [False, True])
 def test_a_policy_that_wins_all_dev_games_is_left_as_it_is(
     tmp_path, monkeypatch, force
