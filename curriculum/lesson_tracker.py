@@ -54,8 +54,8 @@ class LessonTracker:
 
     def observe(self, episodes: Iterable[Episode]) -> None:
         """Add the skills that the episodes show."""
-        shown = (skills.of_episode(e, self._match) for e in episodes)
-        self.skills = skills.total([self.skills, *shown])
+        parts = (skills.of_episode(e, self._match) for e in episodes)
+        self.skills = skills.total([self.skills, *parts])
 
     def check(self, epochs: float | int) -> dict[str, str]:
         """Advance by the skills since the last check; return the red flags.

@@ -103,8 +103,8 @@ def ends_found(scorecard: Mapping[str, Any]) -> Rate:
     fewer than FEW_ENDS are left then.
     """
     ends = scorecard["done"]
-    known = ends.get("predictable")
-    return known if known and known["count"] >= FEW_ENDS else ends["recall"]
+    part = ends.get("predictable")
+    return part if part and part["count"] >= FEW_ENDS else ends["recall"]
 
 
 def leading(scorecard: dict[str, Any]) -> list[Leading]:
@@ -231,5 +231,5 @@ def _leading_lines(scorecard: dict[str, Any]) -> Iterator[tuple[str, str]]:
         for part in number.parts:
             if part.rate is not None:
                 yield part.label, rate_text(part.rate)
-            if part.label == STATES and (kept := scorecard.get("kept")):
-                yield "known facts kept", rate_text(kept["all"])
+            if part.label == STATES and (facts := scorecard.get("kept")):
+                yield "known facts kept", rate_text(facts["all"])

@@ -91,24 +91,29 @@ def with_lasting_facts(before: State, after: State, facts: LastingFacts) -> Stat
     written anew, `kitchen near hall` as `kitchen west cellar`, the new words stay.
     """
     removed = _removed(before, after)
-    gone = [key for key in removed.keys if facts.kind(key) in facts.kinds]
-    changed = {
+    dropped_keys = {k for k in removed.keys if facts.kind(k) in facts.kinds}
+    changed_keys = {
         key
-        for key, word in removed.words - {(k, w) for k, w in removed.words if k in gone}
-        if (facts.kind(key), word) in facts.words
+        for key, word in removed.words
+        if (facts.kind(key), word) in facts.words and key not in dropped_keys
     }
     lines = list(after)
-    for key in changed:
-        old, new = ([x for x in s if _key(x) == key] for s in (before, after))
-        old, new = [x for x in old if x not in new], [x for x in new if x not in old]
+    for key in changed_keys:
+        old, new = _unequal(before, after, key)
         if len(old) == len(new) == 1:
-            kept = _merged(old[0].split(" "), new[0].split(" "), facts)
-            lines[lines.index(new[0])] = " ".join(kept)
-    dropped = {x for key in gone for x in _dropped(before, after, key)}
+            words = _merged(old[0].split(" "), new[0].split(" "), facts)
+            lines[lines.index(new[0])] = " ".join(words)
+    dropped = {x for key in dropped_keys for x in _dropped(before, after, key)}
     for i, line in enumerate(before):
         if line in dropped:
             lines.insert(_place(before[:i], lines), line)
     return tuple(lines)
+
+
+def _unequal(before: State, after: State, key: str) -> tuple[list[str], list[str]]:
+    """Return the lines of a key that only the first, and only the second state has."""
+    old, new = ([x for x in s if _key(x) == key] for s in (before, after))
+    return [x for x in old if x not in new], [x for x in new if x not in old]
 
 
 def _dropped(before: State, after: State, key: str) -> list[str]:
@@ -116,9 +121,8 @@ def _dropped(before: State, after: State, key: str) -> list[str]:
 
     A new line replaces the old one with which it has most words in common.
     """
-    old, new = ([x for x in s if _key(x) == key] for s in (before, after))
-    missing = [x for x in old if x not in new]
-    for line in (x for x in new if x not in old):
+    missing, new = _unequal(before, after, key)
+    for line in new:
         if missing:
             words = set(line.split())
             missing.remove(max(missing, key=lambda x: len(words & set(x.split()))))
@@ -146,10 +150,10 @@ def _merged(old: list[str], new: list[str], facts: LastingFacts) -> list[str]:
     out: list[str] = []
     matcher = difflib.SequenceMatcher(a=old, b=new, autojunk=False)
     for tag, i1, i2, j1, j2 in matcher.get_opcodes():
-        kept = (tag == "delete" and any(stays[i1:i2])) or (
+        lasts = (tag == "delete" and any(stays[i1:i2])) or (
             tag == "replace" and all(stays[i1:i2])
         )
-        out += old[i1:i2] if kept else new[j1:j2]
+        out += old[i1:i2] if lasts else new[j1:j2]
     return out
 
 
