@@ -112,7 +112,7 @@ class LessonConfig:
     shift it."""
     collapse_drop: float = 0.2
     """How far a skill must fall from its best to count as collapsed
-    (skill_collapse.red_flags), in (0, 1]."""
+    (`monitor.skill_collapse`), in (0, 1]."""
 
     def __post_init__(self):
         if self.consecutive_checks < 1:

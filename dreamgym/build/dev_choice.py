@@ -128,6 +128,7 @@ def compare_on_dev_games(
     start: str,
     what: str,
     expected_better: bool = False,
+    standard_errors: float = 1.0,
 ) -> dict[str, Any]:
     """Compare two players on real dev games; return what a marker says of the choice.
 
@@ -138,8 +139,8 @@ def compare_on_dev_games(
       start: the policy that is kept otherwise.
       what: names in the note what did not help, such as "fine-tuning".
       expected_better: whether something else speaks for the second one: then it is kept
-        unless it is worse by more than a standard error of the paired difference, or
-        destroys a family's success.
+        unless it is worse by more than so many `standard_errors` of the paired
+        difference, or destroys a family's success.
     """
     if not plays_dev_games(run, before[0], after[0]):
         return {}
@@ -151,7 +152,8 @@ def compare_on_dev_games(
         "dev_success_after": success_after,
     }
     destroyed = destroyed_families(second, first)
-    accepts = expected_better and not destroyed and not _is_worse(*games)
+    accepts = expected_better and not destroyed
+    accepts = accepts and not _is_worse(*games, standard_errors=standard_errors)
     if accepts or is_better(second, first):
         return numbers | {"kept": after[0]}
     change = success_change(success_after, success_before, destroyed)
@@ -160,8 +162,13 @@ def compare_on_dev_games(
     return numbers | {"kept": start, "note": note}
 
 
-def _is_worse(before: Sequence[Trajectory], after: Sequence[Trajectory]) -> bool:
-    """Return whether games were lost by more than a standard error of the difference.
+def _is_worse(
+    before: Sequence[Trajectory],
+    after: Sequence[Trajectory],
+    *,
+    standard_errors: float,
+) -> bool:
+    """Return whether games were lost by more than so many errors of the difference.
 
     The games are paired. With fewer than two that are scored in both, it is worse.
     """
@@ -173,7 +180,8 @@ def _is_worse(before: Sequence[Trajectory], after: Sequence[Trajectory]) -> bool
     if len(differences) < 2:
         return True
     error = float(np.std(differences, ddof=1)) / math.sqrt(len(differences))
-    return float(np.mean(differences)) < -error
+    # The margin is for one pair that differs: there both are equal up to rounding.
+    return float(np.mean(differences)) < -standard_errors * error - 1e-9
 
 
 def player_of(run: Run, policy: str) -> str:

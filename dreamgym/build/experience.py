@@ -210,7 +210,8 @@ def read_scorecard(run: Run, folder: str = "") -> dict[str, Any]:
             raise RunError(
                 f"{run.path(fidelity_file(folder))}: expected a scorecard with a rate "
                 f"{part}.{name}, got {rate!r:.60}; remove "
-                f"{run.root / 'stages/fidelity.json'} and it is measured again"
+                f"{run.path(folder) if folder else run.root / 'stages/fidelity.json'}, "
+                "and it is measured again"
             )
     return scorecard
 
@@ -270,6 +271,7 @@ def load_experience(
         return prompted(run, server, memory, forms, stage, scale)
     model, tok = load_model(_in_folder(run, folder, "experience"), mesh=run.mesh)
     c, numbers = run.config, run.numbers("pretrain")
+    keep_facts = c.experience.keep_facts
     if c.ensemble.members:
         run.require("ensemble")
     paths = (run.path(f"ensemble/{i}") for i in range(c.ensemble.members))
@@ -280,7 +282,7 @@ def load_experience(
         _with_reply_room(run),
         seed=c.seed,
         state_formats=forms,
-        lasting_facts=persistence.lasting_facts(train),
+        lasting_facts=persistence.lasting_facts(train) if keep_facts else None,
         members=[load_model(p, mesh=run.mesh)[0] for p in paths],
         confidence_signal=c.uncertainty.signal,
         calibration=scale,

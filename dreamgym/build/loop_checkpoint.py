@@ -185,7 +185,7 @@ class LoopCheckpoint:
 
 
 def _print_alarms(progress: TrainingState) -> None:
-    """Print alarms of the last update (training/monitor.py) and red flags of skills."""
+    """Print the alarms of the last update (training/monitor.py) and other red flags."""
     row = progress.curve[-1]
     for key in row:
         kind, _, name = key.partition("/")
@@ -196,7 +196,7 @@ def _print_alarms(progress: TrainingState) -> None:
             if setting != NOT_FINITE:
                 message += f" (`dreamgym settings {setting}` explains it)"
             print(message, file=sys.stderr)
-        elif kind == "flags":
+        elif kind == "flags" and f"alarm/skill_collapse: {name}" not in row:
             print(f"red flag, update {progress.update}: {name}", file=sys.stderr)
 
 

@@ -91,7 +91,8 @@ def iterate(
         policy = fit_demonstrations(run, [*won, *extra], folder)
         rows.append(row)
         print(f"{name}: round {number}: {_text(row)}", file=sys.stderr)
-    return policy, {"rounds": rows}
+    first = len({e.task.id for e in collected})
+    return policy, {"rounds": rows, "collected_demonstrations": first}
 
 
 def _text(row: dict[str, Any]) -> str:

@@ -150,18 +150,19 @@ def scorecard_refusals(
 
 def unmeasured(scorecard: Mapping[str, Any]) -> str:
     """Return a sentence on what no case of the scorecard could show, else ''."""
-    predictable = scorecard["exact"].get("predictable")
+    predictable = scorecard.get("exact", {}).get("predictable")
+    ends = scorecard.get("done", {}).get("recall")
     missing = [
         text
         for rate, text in (
             (predictable, "next states can be known: every step reveals something new"),
-            (scorecard["done"]["recall"], "ends are among the dev episodes"),
+            (ends, "ends are among the dev episodes"),
         )
         if not (rate and rate["count"])
     ]
     if not missing:
         return ""
-    what = " and no ".join(missing)
+    what = "; no ".join(missing)
     return f"the scorecard could not measure the dream, because no {what}"
 
 

@@ -199,11 +199,12 @@ def verdict(scorecard: dict[str, Any]) -> str:
 def is_trusted(scorecard: dict[str, Any]) -> bool:
     """Return whether every leading number that is known reaches REQUIRED.
 
-    Their intervals may reach below it.
+    Their intervals may reach below it, but none may be below what is required.
     """
-    rates = [part.rate for number in leading(scorecard) for part in number.parts]
-    means = [rate["mean"] for rate in rates if rate and rate["mean"] is not None]
-    return bool(means) and min(means) >= REQUIRED
+    parts = [part for number in leading(scorecard) for part in number.parts]
+    means = [p.rate["mean"] for p in parts if p.rate and p.rate["mean"] is not None]
+    low = any(part.level == "bad" for part in parts)
+    return bool(means) and min(means) >= REQUIRED and not low
 
 
 def _percent(share: float) -> str:

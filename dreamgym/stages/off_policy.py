@@ -49,7 +49,8 @@ def body(run: Run) -> dict[str, Any]:
                 "dream_success": summary(dreamed, real_transitions=0)["success"],
             }
     scorecard = read_scorecard(run)
-    out["outcome_agreement"] = scorecard["open_loop"]["outcomes"]["agree"]
+    outcomes = scorecard.get("open_loop", {}).get("outcomes", {})
+    out["outcome_agreement"] = outcomes.get("agree")
     run.write_json("off_policy.json", out)
     return {
         name: row["action_agreement"]["mean"] for name, row in out["policies"].items()

@@ -2,7 +2,8 @@
 
 s2r: the loop on the real environment from dream. real_only: the same from warmstart.
 real_only_total: from warmstart, with the collected transitions as extra budget. What
-was trained is kept where it is better on real dev games than what it began at.
+was trained is kept where it is better on real dev games than what it began at; where it
+imitates more real wins, unless these games speak clearly against it.
 """
 
 import contextlib
@@ -37,6 +38,9 @@ from dreamgym.evaluation.dream_check import dev_metrics
 from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
 
+ERRORS = 2.0
+"""Standard errors by which a policy that imitates more real wins must be worse to be
+left out: few dev games decide, and with one fewer won it was mostly better."""
 NOT_TUNED = "not fine-tuned, the budget has no real steps left for"
 
 
@@ -78,7 +82,11 @@ def body(run: Run, name: str, start: str) -> dict[str, Any]:
         save_policy(run, name, tuned)
     else:
         tuned, numbers = _reinforce(run, name, policy, budget, reserve)
-    choice = _better_policy(run, name, start, policy, tuned)
+    rounds = numbers.get("rounds", [])
+    new_wins = bool(rounds) and (
+        rounds[-1]["real_demonstrations"] > numbers["collected_demonstrations"]
+    )
+    choice = _better_policy(run, name, start, policy, tuned, new_wins=new_wins)
     run.drop(f"checkpoints/{name}")
     return numbers | choice
 
@@ -122,13 +130,20 @@ def _not_tuned(
 
 
 def _better_policy(
-    run: Run, name: str, start: str, before: Policy, tuned: Policy
+    run: Run,
+    name: str,
+    start: str,
+    before: Policy,
+    tuned: Policy,
+    *,
+    new_wins: bool = False,
 ) -> dict[str, Any]:
     """Keep what was trained where it is better than the start; say what is kept.
 
     Real dev games tell, by family; without them, what was trained is kept. A policy
-    that imitates more real wins than its start did is expected to be better: it is left
-    out only where it wins fewer of them by more than a standard error.
+    that imitates more real wins than imitation had at first (`new_wins`) is expected to
+    be better: it is left out only where it wins fewer of these games by more than
+    ERRORS standard errors, or destroys a family's success.
     """
     numbers = compare_on_dev_games(
         run,
@@ -136,7 +151,8 @@ def _better_policy(
         (name, tuned),
         start=start,
         what="fine-tuning",
-        expected_better=_iterates(run),
+        expected_better=new_wins,
+        standard_errors=ERRORS,
     )
     if numbers.get("kept") == start:
         save_policy(run, name, before)

@@ -86,7 +86,7 @@ class MonitorConfig:
     over all families hides that."""
     skill_collapse: bool = True
     """Whether a red flag of the lessons is an alarm: a skill that fell while others
-    rose (curriculum/skill_collapse.py). Without lessons no skill is measured."""
+    rose. Without lessons no skill is measured."""
     real_eval_every: int = 0
     """Updates between two evaluations on real dev tasks, which count as real
     transitions; the last update is evaluated, too. These tasks also choose between the

@@ -47,8 +47,8 @@ class ExperienceConfig:
     In the last attempt a line that did not exist has to be written, not moved."""
     keep_facts: bool = False
     """Whether a line or word that a reply removes is put back where no real transition
-    of the family removes such a one (text/persistence.py). The dream contradicts itself
-    less often then; policies won no more."""
+    of the family removes such a one. The dream contradicts itself less often then;
+    policies won no more."""
     reasoning: bool = True
     """Whether the model is fitted to reasoning traces and writes them."""
     full_state: bool = False

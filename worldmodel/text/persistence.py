@@ -61,8 +61,9 @@ class _Removed(NamedTuple):
 def lasting_facts(episodes: Iterable[Episode]) -> dict[str, LastingFacts]:
     """Return what stays in each family's states, by the family's name.
 
-    Each half of the transitions is checked against what the other half says. Nothing is
-    said about a kind of lines of which more than MAX_REFUTED of them contradict it.
+    Each half of the transitions is checked against what the other half says of words:
+    nothing is said about those of a kind of lines where more than MAX_REFUTED of the
+    transitions contradict it. A kind of which one line was ever dropped may be dropped.
     """
     families: dict[str, list[Pair]] = {}
     for e in episodes:
@@ -101,19 +102,20 @@ def with_lasting_facts(before: State, after: State, facts: LastingFacts) -> Stat
     for key in changed_keys:
         old, new = _unequal(before, after, key)
         if len(old) == len(new) == 1:
-            words = _merged(old[0].split(" "), new[0].split(" "), facts)
+            words = _merged(old[0].split(), new[0].split(), facts)
             lines[lines.index(new[0])] = " ".join(words)
-    dropped = {x for key in dropped_keys for x in _dropped(before, after, key)}
+    dropped = Counter(x for key in dropped_keys for x in _dropped(before, after, key))
     for i, line in enumerate(before):
-        if line in dropped:
+        if dropped[line]:
             lines.insert(_place(before[:i], lines), line)
+            dropped[line] -= 1
     return tuple(lines)
 
 
 def _unequal(before: State, after: State, key: str) -> tuple[list[str], list[str]]:
     """Return the lines of a key that only the first, and only the second state has."""
-    old, new = ([x for x in s if _key(x) == key] for s in (before, after))
-    return [x for x in old if x not in new], [x for x in new if x not in old]
+    old, new = (Counter(x for x in s if _key(x) == key) for s in (before, after))
+    return list((old - new).elements()), list((new - old).elements())
 
 
 def _dropped(before: State, after: State, key: str) -> list[str]:
@@ -163,23 +165,20 @@ def _key(line: str) -> str:
 
 def _checked_facts(pairs: Sequence[Pair]) -> LastingFacts:
     facts, half = _facts(pairs), len(pairs) // 2
-    dropped, deleted = set[str](), set[str]()
+    refuted = set[str]()
     for seen, others in (
         (pairs[:half], pairs[half:]),
         (pairs[half:], pairs[:half]),
     ):
         claims = _facts(seen)._replace(common=facts.common)
-        drops, deletions = Counter[str](), Counter[str]()
+        deletions = Counter[str]()
         for pair in others:
-            removed = _removed(*pair)
-            drops.update({claims.kind(k) for k in removed.keys} & claims.kinds)
-            words = {(claims.kind(k), w) for k, w in removed.words} & claims.words
-            deletions.update({kind for kind, _ in words})
+            words = {(claims.kind(k), w) for k, w in _removed(*pair).words}
+            deletions.update({kind for kind, _ in words & claims.words})
         limit = MAX_REFUTED * len(others)
-        dropped |= {kind for kind, n in drops.items() if n > limit}
-        deleted |= {kind for kind, n in deletions.items() if n > limit}
-    words = frozenset(pair for pair in facts.words if pair[0] not in deleted)
-    return facts._replace(kinds=facts.kinds - dropped, words=words)
+        refuted |= {kind for kind, n in deletions.items() if n > limit}
+    words = frozenset(pair for pair in facts.words if pair[0] not in refuted)
+    return facts._replace(words=words)
 
 
 def _facts(pairs: Sequence[Pair]) -> LastingFacts:

@@ -10,11 +10,12 @@ An action is a call where the whole of it is one of
   {"type": "call", "which": "weather", "how": {"city": "Paris"}}
   weather(city="Paris", days=2)
   weather {"city": "Paris", "days": 2}
-with or without <action>...</action> around it. Instead of `arguments` an object may say
-`args` or `parameters`, and the arguments may be a JSON object in a string, as OpenAI
-writes them. The importer of OpenAI messages, and `write_call`, write the last form. A
-value of the form before it is JSON, text in single quotes, or bare words. Several calls
-are made at once by one call a line, or by a JSON list of calls.
+with or without <action>...</action>, <tool_call>...</tool_call> or a fence around it.
+Instead of `arguments` an object may say `args`, `parameters`, `input` or `params`, and
+the arguments may be a JSON object in a string, as OpenAI writes them. The importer of
+OpenAI messages, and `write_call`, write the last form. A value of the form before it is
+JSON, text in single quotes, or bare words. Several calls are made at once by one call a
+line, by a JSON list of calls, or by several <tool_call> blocks.
 
 An answer is one of
   {"type": "answer", "content": "It will rain."}
@@ -45,19 +46,13 @@ LONG = 2000
 _ARGUMENTS = ("arguments", "args", "parameters", "input", "params")
 _KEYS = {"tool": _ARGUMENTS, "which": ("how",), "name": _ARGUMENTS}
 """The key of a tool's name, and the keys under which its arguments may stand."""
-_WRAPPERS = tuple(
-    re.compile(form, re.DOTALL)
-    for form in (
-        r"<action>(.*)</action>",
-        r"<tool_call>(.*)</tool_call>",
-        r"```(?:json)?\s*\n(.*)\n\s*```",
-    )
-)
-"""Tags and fences in which models write an action."""
-_OTHER_KEYS = frozenset(
-    {"when", "type", "id", "index", "call_id", "thought", "reasoning"}
-)
-"""Keys of a call that are no arguments."""
+_TAGS = re.compile(r"<action>(.*)</action>", re.DOTALL)
+_CALL_TAG = re.compile(r"\s*<tool_call>(.*?)</tool_call>\s*", re.DOTALL)
+_FENCE = re.compile(r"```(?:json)?\s*\n\s*([{\[].*)\n\s*```", re.DOTALL)
+_OTHER_KEYS = frozenset({"when", "type", "thought", "reasoning"})
+"""Keys beside a tool's name that are no arguments."""
+_INPUTS = ("input", "params")
+"""Keys of arguments that objects which are no calls have as well."""
 _TOOL_KEY = re.compile(r"[\"']?(?:tool|which)[\"']?\s*:\s*(?:[\"']([\w.-]*))?")
 _NAME_KEY = re.compile(
     r"[\"']name[\"']\s*:\s*[\"']([\w.-]*).*[\"'](?:arguments|args|parameters|input|params)[\"']\s*:",
@@ -103,9 +98,11 @@ class Action(NamedTuple):
 def read_action(action: str) -> Action:
     """Return the calls or the answer of an action. Never raises."""
     text = action.strip()
-    for wrapper in _WRAPPERS:
+    for wrapper in (_TAGS, _FENCE):
         if wrapped := wrapper.fullmatch(text):
             text = wrapped[1].strip()
+    if _CALL_TAG.match(text) and not _CALL_TAG.sub("", text):  # one block a call
+        text = "\n".join(call.strip() for call in _CALL_TAG.findall(text))
     calls = _calls(text)
     if calls is None:
         return Action((), _answer(text) or None)
@@ -300,12 +297,13 @@ def _call(row: Any) -> Call | None:
     if key is None or row.get("when") is False:
         return None
     place = next((k for k in _KEYS[key] if k in row), None)
-    if key == "name" and place is None:
-        return None  # an object that only has a name is an answer
+    others = row.keys() - _OTHER_KEYS - {key, place}
+    if key == "name" and (place is None or (place in _INPUTS and others - {"id"})):
+        return None  # an object that only has a name, or a person's, is an answer
     tool, arguments = row[key], {} if place is None else _decoded(row[place])
     named = isinstance(tool, str) and bool(tool)
     # Arguments beside the tool's name are none of these forms.
-    loose = place is None and row.keys() - _OTHER_KEYS != {key}
+    loose = place is None and others
     if not named or loose or not isinstance(arguments, dict):
         return Call(tool if named else "", {}, False)
     return Call(tool, arguments)

@@ -60,7 +60,7 @@ from dreamgym.envs.contract.player import (
 )
 from dreamgym.envs.contract.rewards import check_cumulative, check_unearned
 from dreamgym.envs.contract.tasks import (
-    COMPARED_SEEDS,
+    MAX_SEEDS,
     check_listing,
     check_splits,
     check_task_read,
@@ -123,7 +123,7 @@ def check(
         check_listing(player, lister, played)
         checks.add("splits apart")
     elif listed and inspector.deterministic:
-        seeds = {s: base.tasks_of(env, name, s, COMPARED_SEEDS) for s in SPLITS}
+        seeds = {s: base.tasks_of(env, name, s, MAX_SEEDS) for s in SPLITS}
         check_twins(player, seeds)
     if inspector.differing is not None:  # then copies differ as well
         if make is not None:
@@ -407,8 +407,12 @@ class _Inspector:
         expert = base.as_expert(self.env)
         if expert is None or self.broken_expert or not self.max_steps:
             return False
-        lengths = limits.plan_lengths(self.env, tasks[: limits.PLANS])
-        self.player.resets += len(lengths)
+        lengths = dict[str, int]()
+        for task in tasks[: limits.PLANS]:
+            where = f"task {task.id!r}"
+            if self.player.reset(task) is not None:
+                plan = self.player.call("expert", where, expert.expert)
+                lengths[task.id] = 0 if plan is None else len(list(plan))
         long = {t: n for t, n in lengths.items() if n > self.max_steps}
         if not long:
             return False

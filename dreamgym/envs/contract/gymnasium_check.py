@@ -10,6 +10,7 @@ from gymnasium.utils.env_checker import check_env
 from dreamgym.envs import base, limits
 from dreamgym.envs.base import EnvironmentFailure, guarded
 from dreamgym.envs.contract.findings import Findings
+from dreamgym.envs.failures import EnvironmentTimeout
 
 _CURES = (
     (
@@ -81,6 +82,13 @@ def check_gymnasium(
     if not isinstance(result, EnvironmentFailure):
         return
     message = str(result.error)
+    if isinstance(result.error, EnvironmentTimeout):
+        findings.fault(
+            f"Gymnasium's own check took more than {seconds:g} s",
+            "its resets and steps together",
+            "answer sooner, or declare `reset_seconds` and `step_seconds` in the class",
+        )
+        return
     if _is_known(message, result.reason, findings):
         return
     if not isinstance(result.error, AssertionError | gymnasium.error.Error):

@@ -30,6 +30,9 @@ from worldmodel.data.records import Task
 MAX_TIMEOUTS = 3
 """Calls that exceed their deadline after which nothing more is called."""
 
+CHECK_CALLS = 12
+"""Resets and steps that Gymnasium's own check makes, at most."""
+
 NONSENSE = "frobnicate the <|dg_end|> moon\u2603"
 """An action that no environment takes."""
 
@@ -188,9 +191,9 @@ class Player:
 
     @property
     def deadline(self) -> float:
-        """Seconds that some resets and steps may take together, 0 for no deadline."""
+        """Seconds of CHECK_CALLS resets and steps, 0 for no deadline."""
         seconds = self._deadlines.values()
-        return 0.0 if 0.0 in seconds else MAX_TIMEOUTS * sum(seconds)
+        return 0.0 if 0.0 in seconds else CHECK_CALLS * sum(seconds)
 
     def _broken_plan(self) -> str | None:
         """Return what is wrong with the expert's plan where that broke a reset.

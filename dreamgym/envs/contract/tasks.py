@@ -11,10 +11,10 @@ from dreamgym.envs import base
 from dreamgym.envs.contract.player import Player, Trace
 from worldmodel.data.records import Task
 
-COMPARED = 300
+MAX_STARTS = 300
 """Tasks of a split whose first states are compared with those of other splits."""
 
-COMPARED_SEEDS = 30
+MAX_SEEDS = 30
 """The same where tasks are seeds: two of them often begin equally by chance."""
 
 TWINS = 0.1
@@ -165,12 +165,12 @@ def check_twins(player: Player, splits: Mapping[str, Sequence[Task]]) -> None:
 
     Up to a share TWINS of them is taken for chance: small games have few starts.
     """
-    starts = {s: _starts(player, tasks[:COMPARED]) for s, tasks in splits.items()}
+    starts = {s: _starts(player, tasks[:MAX_STARTS]) for s, tasks in splits.items()}
     for one, other in PAIRS:
         twins = [k for k in starts.get(other, ()) if k in starts.get(one, ())]
         if len(twins) <= TWINS * len(starts.get(other, ())):
             continue
-        a, b = starts[one][twins[0]], starts[other][twins[0]]
+        a, b = starts[one][twins[0]][0], starts[other][twins[0]][0]
         if a == b:
             continue  # the same id: said already
         player.findings.warn(
@@ -194,13 +194,15 @@ def check_task_read(
     played = {_content(trace.task) for trace in planned}
     if len(played) < 2 or len({trace.steps for trace in planned}) > 1:
         return
-    others = tasks[:READ]
-    if len({(start, plan) for _, start, plan in _starts(player, others)}) > 1:
+    starts = _starts(player, tasks[:READ])
+    begun = [name for names in starts.values() for name in names]
+    different = {_content(task) for task in tasks[:READ] if task.id in begun}
+    if len({(start, plan) for _, start, plan in starts}) > 1 or len(different) < 2:
         return
     player.findings.warn(
-        f"{len({_content(task) for task in others})} different tasks gave the same "
-        "first state and the same plan of the expert",
-        f"task {others[0].id!r} to task {others[-1].id!r}",
+        f"{len(different)} different tasks gave the same first state and the same plan "
+        "of the expert",
+        f"task {begun[0]!r} to task {begun[-1]!r}",
         "does reset read options['task']?",
     )
 
@@ -210,12 +212,14 @@ def _content(task: Task) -> str:
     return f"{task.instruction} {sorted(map(repr, task.options.items()))}"
 
 
-def _starts(player: Player, tasks: Sequence[Task]) -> dict[tuple[str, str, str], str]:
-    """How each task begins, with the expert's plan where there is one -> its id.
+def _starts(
+    player: Player, tasks: Sequence[Task]
+) -> dict[tuple[str, str, str], list[str]]:
+    """How tasks begin, with the expert's plan where there is one -> their ids.
 
     Tasks that are left after SECONDS are left out.
     """
-    out: dict[tuple[str, str, str], str] = {}
+    out: dict[tuple[str, str, str], list[str]] = {}
     expert = base.as_expert(player.env)
     deadline = time.monotonic() + SECONDS
     for task in tasks:
@@ -232,7 +236,7 @@ def _starts(player: Player, tasks: Sequence[Task]) -> dict[tuple[str, str, str],
             options = {k: v for k, v in task.options.items() if k != "seed"}
             instruction += _content(dataclasses.replace(task, options=options))
         key = (instruction, start[0], str(plan))
-        out.setdefault(key, task.id)
+        out.setdefault(key, []).append(task.id)
     return out
 
 

@@ -162,7 +162,11 @@ def _reward_entries(scorecard: dict[str, Any]) -> Iterator[Entry]:
             "a winning action before it can win, which the dream pays nevertheless",
         ),
         ("end right", done["accuracy"], "goes on, won or lost, over all steps"),
-        ("ends found", done["recall"], "real ends, predicted as won or lost rightly"),
+        (
+            "all ends found",
+            done["recall"],
+            "real ends, predicted as won or lost rightly",
+        ),
         (
             "ends found, without reveals",
             done["predictable"],

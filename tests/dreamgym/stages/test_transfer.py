@@ -68,19 +68,29 @@ def test_what_wins_no_more_dev_games_than_its_start_is_not_kept(
         assert "s2r: fine-tuning did not help" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("number", [6, 10, 22, 64])
 @pytest.mark.parametrize(
-    ("won", "kept"), [(4, "s2r"), (3, "s2r"), (2, "s2r"), (1, "dream"), (0, "dream")]
+    ("fewer", "kept"), [(-1, "s2r"), (0, "s2r"), (1, "s2r"), (3, "s2r"), (4, "dream")]
 )
 def test_more_real_wins_are_imitated_unless_dev_games_speak_clearly_against_it(
-    run, monkeypatch, won, kept
+    run, monkeypatch, number, fewer, kept
 ):
-    # Three of four before: two are one less, which is one standard error.
-    set_wins(monkeypatch, {"dream": 3, "s2r": won})
-    monkeypatch.setattr(transfer, "_iterates", lambda _: True)
+    # k games lost and none won are sqrt(k (n - 1) / (n - k)) standard errors, more than
+    # two from four games on; of six games three are.
+    games = {name: doubles.tasks("train")[:number] for name in ("won", "lost")}
+    won = [doubles.trajectory(t, doubles.plan(t.initial_state)) for t in games["won"]]
+    lost = [doubles.trajectory(t, ["fly"]) for t in games["lost"]]
+    before = number - 1
+
+    def play_dev_games(run, name, policy):
+        del run, policy
+        wins = before if name == "dream" else before - fewer
+        return [*won[:wins], *lost[wins:]]
+
+    monkeypatch.setattr(environments, "play_dev_games", play_dev_games)
     first, tuned = doubles.policy(seed=1), doubles.policy(seed=2)
-    numbers = transfer._better_policy(run, "s2r", "dream", first, tuned)
-    assert numbers["kept"] == kept
-    assert numbers["dev_success_after"] == won / 4
+    numbers = transfer._better_policy(run, "s2r", "dream", first, tuned, new_wins=True)
+    assert numbers["kept"] == ("dream" if number == 6 and fewer == 3 else kept)
 
 
 @pytest.mark.parametrize("force", [False, True])
@@ -99,7 +109,7 @@ def test_a_policy_that_wins_all_dev_games_is_left_as_it_is(
     monkeypatch.setattr(
         transfer, "iterate", lambda *_, **__: tuned.append(1) or (POLICY, {})
     )
-    monkeypatch.setattr(transfer, "_better_policy", lambda *_: {"kept": "s2r"})
+    monkeypatch.setattr(transfer, "_better_policy", lambda *_, **__: {"kept": "s2r"})
     with Run(tmp_path, preset("tiny", settings)) as run:
         run.mark("collect", {"max_episode_steps": 8, "deterministic": True})
         run.mark("train", {"kept": "dream"})
@@ -216,7 +226,7 @@ def test_steps_for_the_dev_games_that_follow_are_kept_back(
         return policy, {}
 
     monkeypatch.setattr(transfer, "iterate", iterate)
-    monkeypatch.setattr(transfer, "_better_policy", lambda *_: {})
+    monkeypatch.setattr(transfer, "_better_policy", lambda *_, **__: {})
     monkeypatch.setattr(environments, "play_dev_games", lambda *_: [])
     with Run(tmp_path, preset("tiny", settings)) as run:
         run.mark("collect", {"real_transitions": 1000, "deterministic": True})

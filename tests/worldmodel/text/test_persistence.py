@@ -119,6 +119,17 @@ def test_of_several_lines_of_a_kind_those_are_put_back_that_nothing_replaces():
     )
 
 
+def test_equal_lines_are_put_back_as_often_as_they_are_gone():
+    facts = LastingFacts(frozenset({"a"}), frozenset({"a"}), frozenset())
+    assert with_lasting_facts(("a b", "a b"), ("a b",), facts) == ("a b", "a b")
+    assert with_lasting_facts(("a b", "a b"), ("a c",), facts) == ("a b", "a c")
+
+
+def test_indented_lines_are_put_back_too():
+    facts = LastingFacts(frozenset(), frozenset(), frozenset({(OTHER, "east")}))
+    assert with_lasting_facts(("  a east b",), ("  a b",), facts) == ("a east b",)
+
+
 def test_a_line_that_is_written_anew_stays_so():
     facts = FACTS._replace(words=FACTS.words | {(OTHER, "lake")})
     before = ("found nothing", "attic near lake", "here nothing at attic")

@@ -106,6 +106,17 @@ def test_what_is_malformed_has_no_arguments(action, tool):
     assert read_call(action) == Call(tool, {}, False)
 
 
+def test_parallel_calls_may_stand_in_blocks_of_their_own():
+    one, two = '{"name": "a", "arguments": {"x": 1}}', '{"name": "b", "input": {}}'
+    action = f"<tool_call>\n{one}\n</tool_call>\n<tool_call>{two}</tool_call>"
+    assert read_action(action).calls == (Call("a", {"x": 1}), Call("b", {}))
+
+
+def test_other_objects_and_fences_stay_answers():
+    for text in ("```\nprint(1)\n```", '{"name": "Ada", "input": {"x": 1}, "age": 3}'):
+        assert read_action(text) == Action((), text)
+
+
 def test_what_models_write_beside_a_call_is_no_argument():
     action = '{"thought": "which first?", "tool": "list", "type": "call"}'
     assert read_call(action) == Call("list", {})

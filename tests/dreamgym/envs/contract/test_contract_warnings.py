@@ -290,6 +290,30 @@ def test_a_planned_step_limit_is_compared_with_the_plans():
     assert checker.check(doubles.Corridor(), limit=30, max_steps=9).warnings == ()
 
 
+class Hangs(doubles.Corridor):
+    """Never answers a step, and after some resets no reset either."""
+
+    max_episode_steps = 20
+    reset_seconds = step_seconds = 0.05
+
+    def reset(self, **kwargs):
+        self.resets = getattr(self, "resets", 0) + 1
+        if self.resets > 4:
+            time.sleep(30)
+        return super().reset(**kwargs)
+
+    def step(self, action):
+        time.sleep(30)
+        return super().step(action)
+
+
+def test_an_environment_that_hangs_is_given_up_after_some_calls():
+    start = time.monotonic()
+    report = checker.check(Hangs(), limit=30)
+    assert time.monotonic() - start < 10
+    assert any("EnvironmentTimeout" in f.what for f in report.faults)
+
+
 class TooShort(doubles.Corridor):
     """No task can be solved within its limit."""
 
