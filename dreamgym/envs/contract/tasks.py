@@ -195,14 +195,14 @@ def check_task_read(
     if len(played) < 2 or len({trace.steps for trace in planned}) > 1:
         return
     starts = _starts(player, tasks[:READ])
-    begun = [name for names in starts.values() for name in names]
-    different = {_content(task) for task in tasks[:READ] if task.id in begun}
+    ids = [task_id for group in starts.values() for task_id in group]
+    different = {_content(task) for task in tasks[:READ] if task.id in ids}
     if len({(start, plan) for _, start, plan in starts}) > 1 or len(different) < 2:
         return
     player.findings.warn(
         f"{len(different)} different tasks gave the same first state and the same plan "
         "of the expert",
-        f"task {begun[0]!r} to task {begun[-1]!r}",
+        f"task {ids[0]!r} to task {ids[-1]!r}",
         "does reset read options['task']?",
     )
 
