@@ -4,18 +4,12 @@ import numpy as np
 import pytest
 
 from tests import helpers
+from tests.worldmodel.experience.test_markers import fitted
 from worldmodel import fidelity, reasoning
-from worldmodel.backbone.model import create
 from worldmodel.data.records import Episode, Task
-from worldmodel.experience.config import ExperienceConfig
-from worldmodel.experience.examples import train_tokenizer, transition_examples
-from worldmodel.experience.local import LocalExperienceModel
-from worldmodel.fitting import supervised
-from worldmodel.fitting.config import OptimizerConfig
-from worldmodel.memory import ReplayMemory
+from worldmodel.experience.examples import train_tokenizer
 from worldmodel.text.identifiers import task_shares
 
-CONFIG = ExperienceConfig(demonstrations=0, temperature=0.0)
 LETTERS = list("ABCDEFGHJKLMNPQRSTUVWXYZ")
 
 
@@ -42,25 +36,8 @@ def test_a_model_with_references_copies_what_it_never_saw(tmp_path):
 
     def unseen(*, references: bool) -> float:
         tok = train_tokenizer(train, 400, references=references)
-        hybrid = helpers.HYBRID | {"conv_L_cache": 5}
-        shape = helpers.config(
-            tok.vocab_size, hidden_size=32, intermediate_size=64, **hybrid
-        )
-        model, _ = supervised.fit(
-            create(shape, seed=0),
-            transition_examples(tok, train, ReplayMemory(), CONFIG),
-            supervised.FitConfig(
-                steps=600,
-                batch_rows=9,
-                row_tokens=128,
-                eval_every=600,
-                optimizer=OptimizerConfig(learning_rate=0.01),
-            ),
-            seed=0,
-            directory=tmp_path / f"{references}",
-        )
-        local = LocalExperienceModel(model, tok, ReplayMemory(), CONFIG)
-        card = fidelity.score(local, dev, limit=100, shares=task_shares(train))
+        model = fitted(tok, train, tmp_path / f"{references}", row_tokens=128)
+        card = fidelity.score(model, dev, limit=100, shares=task_shares(train))
         rate = card["copying"]["state_unseen"]
         assert rate["count"] > 90
         return rate["mean"]

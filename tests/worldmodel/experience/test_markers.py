@@ -36,33 +36,37 @@ def arrivals(count: int, seed: int) -> list[Episode]:
     return out
 
 
+def fitted(tok, episodes: list[Episode], directory, *, row_tokens: int):
+    """Return a small experience model fitted to the transitions of some episodes."""
+    # The layers of the models from scratch: a convolution, then attention.
+    hybrid = helpers.HYBRID | {"conv_L_cache": 5}
+    shape = helpers.config(
+        tok.vocab_size, hidden_size=32, intermediate_size=64, **hybrid
+    )
+    model, _ = supervised.fit(
+        create(shape, seed=0),
+        transition_examples(tok, episodes, ReplayMemory(), CONFIG),
+        supervised.FitConfig(
+            steps=600,
+            batch_rows=9,
+            row_tokens=row_tokens,
+            eval_every=600,
+            optimizer=OptimizerConfig(learning_rate=0.01),
+        ),
+        seed=0,
+        directory=directory,
+    )
+    return LocalExperienceModel(model, tok, ReplayMemory(), CONFIG)
+
+
 @pytest.mark.slow
 def test_with_markers_a_model_sees_what_the_instruction_says(tmp_path):
     train, dev = arrivals(160, seed=0), arrivals(60, seed=1)
 
     def exact(*, markers: bool) -> float:
         tok = train_tokenizer(train, 400, markers=markers)
-        # The layers of the models from scratch: a convolution, then attention.
-        hybrid = helpers.HYBRID | {"conv_L_cache": 5}
-        shape = helpers.config(
-            tok.vocab_size, hidden_size=32, intermediate_size=64, **hybrid
-        )
-        model, _ = supervised.fit(
-            create(shape, seed=0),
-            transition_examples(tok, train, ReplayMemory(), CONFIG),
-            supervised.FitConfig(
-                steps=600,
-                batch_rows=9,
-                row_tokens=64,
-                eval_every=600,
-                optimizer=OptimizerConfig(learning_rate=0.01),
-            ),
-            seed=0,
-            directory=tmp_path / f"{markers}",
-        )
-        local = LocalExperienceModel(model, tok, ReplayMemory(), CONFIG)
-        card = fidelity.score(local, dev, limit=60)
-        return card["exact"]["all"]["mean"]
+        model = fitted(tok, train, tmp_path / f"{markers}", row_tokens=64)
+        return fidelity.score(model, dev, limit=60)["exact"]["all"]["mean"]
 
     # 1.0 and 0.45 when this was written.
     assert exact(markers=True) >= exact(markers=False) + 0.3
