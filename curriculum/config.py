@@ -111,8 +111,7 @@ class LessonConfig:
     """How far the mixture shifts towards weak skills (`mixture_shares`); 0 does not
     shift it."""
     collapse_drop: float = 0.2
-    """How far a skill must fall from its best to count as collapsed
-    (`monitor.skill_collapse`), in (0, 1]."""
+    """How far a skill must fall from its best to count as collapsed, in (0, 1]."""
 
     def __post_init__(self):
         if self.consecutive_checks < 1:

@@ -226,9 +226,9 @@ def play(
     """Return one real episode, whose id is `name`.
 
     `seed` is that of the reset, unless the task has one. `valid_actions` asks the
-    environment for its list in each state. Where the
-    environment raises, the episode ends there without a score, and the reason
-    is printed on stderr, the first times that `failures` counts an error of its type.
+    environment for its list in each state. Where the environment raises, the episode
+    ends there without a score, and the reason is printed on stderr, the first times
+    that `failures` counts an error of its type.
     """
     transitions: list[Transition] = []
     return_so_far = 0.0

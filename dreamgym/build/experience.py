@@ -209,8 +209,8 @@ def read_scorecard(run: Run, folder: str = "") -> dict[str, Any]:
         if not isinstance(rate, dict) or not {"mean", "count"} <= rate.keys():
             raise RunError(
                 f"{run.path(fidelity_file(folder))}: expected a scorecard with a rate "
-                f"{part}.{name}, got {rate!r:.60}; remove "
-                f"{run.path(folder) if folder else run.root / 'stages/fidelity.json'}, "
+                f"{part}.{name}, got {rate!r:.60}; remove the marker of the stage that "
+                f"wrote it ({run.root / 'stages/fidelity.json'} for the first model), "
                 "and it is measured again"
             )
     return scorecard

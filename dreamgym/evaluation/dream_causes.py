@@ -7,7 +7,7 @@ what to change. All are pure functions; causes.py puts them in order.
 from collections.abc import Mapping
 from typing import Any
 
-from dreamgym.evaluation.dream_check import unmeasured
+from dreamgym.evaluation.dream_check import describe_unmeasured
 from dreamgym.evaluation.evidence import Cause, Evidence
 from dreamgym.evaluation.leading_numbers import (
     FEW_IDENTIFIERS,
@@ -113,7 +113,7 @@ def mediocre_ends(evidence: Evidence) -> Cause | None:
 def unmeasured_dream(evidence: Evidence) -> Cause | None:
     """Return a cause if the dev episodes hold nothing to measure the dream by."""
     scorecard = evidence.results.get("fidelity")
-    sentence = unmeasured(scorecard) if scorecard else ""
+    sentence = describe_unmeasured(scorecard) if scorecard else ""
     if not sentence:
         return None
     return Cause(

@@ -148,7 +148,7 @@ def scorecard_refusals(
     ]
 
 
-def unmeasured(scorecard: Mapping[str, Any]) -> str:
+def describe_unmeasured(scorecard: Mapping[str, Any]) -> str:
     """Return a sentence on what no case of the scorecard could show, else ''."""
     predictable = scorecard.get("exact", {}).get("predictable")
     ends = scorecard.get("done", {}).get("recall")

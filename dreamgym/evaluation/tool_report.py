@@ -48,8 +48,8 @@ def tool_report(
 ) -> dict[str, Any] | None:
     """Return the tool use of a policy, or None where no task expects calls.
 
-    Unscored episodes are left out. `count_tokens` counts those of a text,
-    `match` says which call is which (rewards.tools.match).
+    Unscored episodes are left out. `count_tokens` counts those of a text, and
+    `match` says which call is which (reward.tools.match).
     """
     episodes = [
         t.episode

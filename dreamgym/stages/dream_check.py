@@ -25,13 +25,13 @@ from dreamgym.build.refit import can_refit, mend
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.dream_check import (
     Fault,
+    describe_unmeasured,
     dev_metrics,
     disagrees,
     dream_faults,
     gap_text,
     scorecard_refusals,
     success_gap,
-    unmeasured,
 )
 from dreamgym.evaluation.evaluate import trajectories
 from dreamgym.run.cost import Cost, Workload
@@ -131,7 +131,7 @@ def _check(
 ) -> Check:
     """Check a model by its scorecard and by the dev tasks; `folder` is its own."""
     c, scorecard = run.config.dream_check, read_scorecard(run, folder)
-    if sentence := unmeasured(scorecard):
+    if sentence := describe_unmeasured(scorecard):
         print(f"dream_check: {sentence}", file=sys.stderr)
     faults = scorecard_refusals(
         scorecard,

@@ -217,8 +217,8 @@ class LoopConfig:
     prints them."""
     drop_void_turns: bool = False
     """Whether an episode with a void turn (neither a call nor an answer where the task
-    has tools, else no complete action) is left out
-    of the update and of its group's baseline (SimpleTIR, arXiv:2509.02479)."""
+    has tools, else no complete action) is left out of the update and of its group's
+    baseline (SimpleTIR, arXiv:2509.02479)."""
     update: UpdateConfig = UpdateConfig()
     curriculum: CurriculumConfig = CurriculumConfig()
     replay: ReplayConfig = ReplayConfig()

@@ -190,9 +190,7 @@ def is_informative(group: Sequence[Trajectory]) -> bool:
 def fork_points(
     rows: Sequence[Trajectory], config: LoopConfig, rng: np.random.Generator
 ) -> list[Snapshot]:
-    """Return states to fork, drawn from informative groups.
-
-    They are at most `config.forks_per_update`.
+    """Return at most `forks_per_update` states to fork, drawn from informative groups.
 
     Each state counts once; the states in which rollouts begin are left out.
     """

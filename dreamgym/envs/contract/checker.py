@@ -367,13 +367,14 @@ class _Inspector:
         check_early_limits(self.player, played, self.limit)
         others = [*self.random, *self.nonsense]
         check_unearned(self.findings, others, self.expert_traces)
+        too_long = self._check_lengths(tasks)
         check_wins(
             self.findings,
             self.random,
             self.expert_traces,
             self.unplanned,
             nonsense=self.nonsense,
-            broken_expert=self.broken_expert or self._check_lengths(tasks),
+            broken_expert=self.broken_expert or too_long,
         )
         add_steps_after_end(
             self.findings, self.late_steps[True], self.late_steps[False]
@@ -412,7 +413,8 @@ class _Inspector:
             where = f"task {task.id!r}"
             if self.player.reset(task) is not None:
                 plan = self.player.call("expert", where, expert.expert)
-                lengths[task.id] = 0 if plan is None else len(list(plan))
+                actions = checked_actions(self.findings, "expert()", plan, where)
+                lengths[task.id] = len(actions or ())
         long = {t: n for t, n in lengths.items() if n > self.max_steps}
         if not long:
             return False

@@ -5,13 +5,13 @@ import dataclasses
 import pytest
 
 from dreamgym.evaluation.dream_check import (
+    describe_unmeasured,
     dev_metrics,
     disagrees,
     dream_faults,
     gap_text,
     scorecard_refusals,
     success_gap,
-    unmeasured,
 )
 from dreamgym.evaluation.leading_numbers import ends_found
 from tests import doubles
@@ -148,8 +148,8 @@ def test_ends_that_reveal_something_count_only_where_few_others_are_left():
 
 
 def test_a_scorecard_without_cases_says_what_it_could_not_measure():
-    assert unmeasured(scorecard((0.9, 50), (0.5, 4))) == ""
-    text = unmeasured(scorecard((None, 0), (None, 0)))
+    assert describe_unmeasured(scorecard((0.9, 50), (0.5, 4))) == ""
+    text = describe_unmeasured(scorecard((None, 0), (None, 0)))
     assert "no next states can be known" in text
     assert "no ends are among the dev episodes" in text
 

@@ -127,6 +127,35 @@ def test_a_policy_that_wins_all_dev_games_is_left_as_it_is(
         )
 
 
+@pytest.mark.parametrize(("wins", "new"), [(3, False), (4, True)])
+def test_only_further_real_wins_speak_for_what_imitated_them(
+    tmp_path, monkeypatch, wins, new
+):
+    numbers = {
+        "rounds": [{"real_demonstrations": wins}],
+        "collected_demonstrations": 3,
+    }
+    chosen = []
+    monkeypatch.setattr(transfer, "iterate", lambda *_, **__: (POLICY, dict(numbers)))
+    monkeypatch.setattr(
+        transfer, "_better_policy", lambda *_, **how: chosen.append(how) or {}
+    )
+    settings = {
+        "env.id": "tests.doubles:Corridor",
+        "transfer.method": "expert_iteration",
+        "train.monitor.real_eval_every": 0,
+    }
+    with Run(tmp_path, preset("tiny", settings)) as run:
+        run.mark("collect", {"max_episode_steps": 8, "deterministic": True})
+        run.mark("train", {"kept": "dream"})
+        run.mark("expert_iteration", {"rounds": 1})
+        for name in ("episodes.jsonl", "dev.jsonl"):
+            write_episodes(run.path(name), [doubles.expert(TASKS[0])])
+        save_policy(run, "dream", POLICY)
+        transfer.body(StageView(run, STAGES["s2r"], STAGES), "s2r", "dream")
+    assert chosen == [{"new_wins": new}]
+
+
 def test_a_policy_that_destroyed_a_family_is_not_kept(run, monkeypatch):
     metrics = {
         "bc": {"real_success": 0.5, "real_success/box": 0.5, "real_games/box": 32},

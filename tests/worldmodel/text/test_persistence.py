@@ -184,6 +184,23 @@ def test_where_new_words_keep_being_deleted_every_word_may_be():
     assert facts.words == frozenset()
 
 
+def test_a_half_that_the_other_half_contradicts_says_nothing():
+    # In the first half every word stays; in the second `red` goes each time. So that
+    # `blue` has not gone yet says little.
+    out = []
+    for number in range(80):
+        task = Task(id=f"h{number}", instruction="wait", family="flags")
+        before = ("flags red blue",)
+        after = before if number < 40 else ("flags blue",)
+        step = helpers.transition(before, "wait", after)
+        out.append(helpers.episode(f"e{number}", task, [step]))
+    assert lasting_facts(out)["flags"].words == frozenset()
+    assert lasting_facts(out[:40])["flags"].words == {
+        ("flags", "red"),
+        ("flags", "blue"),
+    }
+
+
 def test_too_little_was_seen():
     few: list[Episode] = orders(MIN_STOOD - 1)
     assert lasting_facts(few)["orders"] == LastingFacts(

@@ -338,6 +338,24 @@ def test_a_limit_that_no_plan_keeps_is_a_fault():
     assert not [w for w in report.warnings if "no plan of an expert" in w.what]
 
 
+class RarelyBroken(doubles.Corridor):
+    """Its expert returns a number for a task that the check does not play."""
+
+    max_episode_steps = 20
+
+    def reset(self, *, seed=None, options=None):
+        self.broken = options["task"].id == self.tasks("train")[1].id
+        return super().reset(seed=seed, options=options)
+
+    def expert(self):
+        return 5 if self.broken else super().expert()
+
+
+def test_a_plan_that_is_no_list_is_a_fault_wherever_it_is_asked_for():
+    report = checker.check(RarelyBroken(), limit=30)
+    assert any("expert()" in f.what for f in report.faults), report.text("env")
+
+
 class SeededMoves(doubles.Corridor):
     """The seed of `reset`, and not the task, decides which way is which."""
 
@@ -363,6 +381,7 @@ def test_lots_by_the_seed_of_reset_are_no_determinism():
     (fault,) = report.faults
     assert fault.what == "two plays of the same actions differ"
     assert "declare `deterministic = False`" in fault.cure
+    assert "something of the first is left" not in fault.cure
     assert checker.check(SeededLots(), limit=30, tasks=6, make=SeededLots).faults == ()
 
 
