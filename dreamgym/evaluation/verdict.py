@@ -137,9 +137,11 @@ def training_sentences(evidence: Evidence) -> list[str]:
             out.append(_change(what, paired[key]))
     if evidence.number("shield", "shield"):
         share = percent(evidence.number("shield", "dev_invalid_actions"))
+        reason = evidence.number("shield", "reason")
         out.append(
-            "The policies keep to the actions that the environment lists as valid, "
-            f"because {share} of the actions of bc were invalid (policy.shield)."
+            "The policies keep to the actions that the environment lists as valid "
+            "(policy.shield): "
+            f"{reason or f'{share} of the actions of bc were invalid'}."
         )
     remedy = evidence.number("dream_check", "remedy")
     if remedy and remedy["helped"]:

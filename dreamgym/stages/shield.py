@@ -2,68 +2,126 @@
 
 An environment may list the actions that it would take now. A policy that writes its
 actions as text and knows little takes many others, which are refused. If the list holds
-all that a task needs, the policy loses nothing by keeping to it.
+all that a task needs, the policy loses nothing by keeping to it; if it holds mere
+proposals, real dev games tell whether the policy wins more with them.
 """
 
+import dataclasses
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from dreamgym.agent.demonstrations import random_success
+from dreamgym.agent.policy import Policy
 from dreamgym.agent.shield import AUTO
 from dreamgym.build.costs import dev_games, game_seconds
+from dreamgym.build.dev_choice import Metrics
 from dreamgym.build.environments import play_dev_games, plays_dev_games
+from dreamgym.build.episodes import read
 from dreamgym.build.models import load_policy
 from dreamgym.config.settings import RunConfig
+from dreamgym.evaluation.dream_check import dev_metrics
 from dreamgym.evaluation.statistics import percent
 from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
+from dreamgym.training.selection import is_better
 
 MANY_INVALID = 0.3
 """Share of invalid actions from which on policies keep to the valid ones."""
 LISTED = 0.99
-"""Share of the expert's actions that must stand in the list for that."""
+"""Share of the expert's actions that must stand in a complete list."""
 ENOUGH_LISTED = 20
 """Actions below which this share says little."""
+
+
+STANDARD_ERRORS = 1.0
+"""By how many a policy that keeps to an incomplete list must win more."""
+BC = "dev_games/bc.jsonl"
+"""Real dev games of bc, with the shield that its policies have."""
+SHIELDED = "dev_games/bc-shielded.jsonl"
+"""Those that it played with a shield, before it was decided."""
+UNSHIELDED = "dev_games/bc-unshielded.jsonl"
+"""Those without its shield, where it has one (read by the stage dream_check)."""
 
 
 def body(run: Run) -> dict[str, Any]:
     """Decide on the shield of the run's policies, where the settings leave it open.
 
-    They keep to the valid actions of the environment where MANY_INVALID of the actions
-    of `bc` in real dev games are invalid, and the list holds LISTED of the expert's
-    actions or, without an expert, of the accepted actions that were found without it:
-    a list of mere proposals would forbid what a task needs. The marker holds the
-    `shield`, which `policy_config` reads.
+    Policies need one where MANY_INVALID of the actions of `bc` in real dev games are
+    invalid, or where `bc` wins fewer of them than random players won in collection.
+    They then keep to the valid actions if the list is complete (`_is_complete`), or if
+    `bc` wins more of the dev games with it. The marker holds the `shield`, which
+    `policy_config` reads, and its `reason`.
     """
     if run.config.policy.shield != AUTO:
         return {"status": "off"}
     collected = run.numbers("collect")
-    if (
-        collected.get("listed_actions_of", 0) < ENOUGH_LISTED
-        or collected["listed_actions"] < LISTED
-        or not plays_dev_games(run, "bc")
-    ):
+    if not collected.get("listed_actions_of") or not plays_dev_games(run, "bc"):
         return {}
+    if run.path(UNSHIELDED).is_file():  # an interrupted attempt had decided
+        run.path(UNSHIELDED).replace(run.path(BC))
     games = play_dev_games(run, "bc", load_policy(run, "bc"))
+    metrics, chance = dev_metrics(games), random_success(read(run)[0])
     invalid = [t.invalid or False for g in games for t in g.episode.transitions]
     share = float(np.mean(invalid)) if invalid else 0.0
-    if share < MANY_INVALID:
-        return {"dev_invalid_actions": share}
-    # The shielded policies play these games anew.
-    games_of_bc = run.path("dev_games/bc.jsonl")
-    games_of_bc.rename(games_of_bc.with_name("bc-unshielded.jsonl"))
+    success = metrics.get("real_success", 0.0)
+    numbers = {"dev_invalid_actions": share, "random_success": chance}
+    if share >= MANY_INVALID:
+        reason = f"{percent(share)} of the actions of bc in real dev games are invalid"
+    elif success < chance:
+        reason = (
+            f"bc wins {percent(success)} of the real dev games, and random players won "
+            f"{percent(chance)} of the collected episodes"
+        )
+    else:
+        return numbers
+    if share >= MANY_INVALID and _is_complete(collected):
+        # The shielded policies play these games anew.
+        run.path(BC).rename(run.path(UNSHIELDED))
+    else:
+        shielded = _metrics_with_shield(run)
+        if not is_better(shielded, metrics, standard_errors=STANDARD_ERRORS):
+            return numbers
+        after = percent(shielded["real_success"])
+        reason += f"; with valid actions alone it wins {after} of these games"
+        run.path(BC).rename(run.path(UNSHIELDED))
+        run.path(SHIELDED).rename(run.path(BC))
     print(
-        f"shield: {percent(share)} of the actions of bc in real dev games are invalid, "
-        "so that the policies keep to the actions that the environment lists as valid "
-        "(policy.shield)",
+        f"shield: the policies keep to the actions that the environment lists as valid "
+        f"(policy.shield): {reason}",
         file=sys.stderr,
     )
-    return {"dev_invalid_actions": share, "shield": "valid"}
+    return numbers | {"shield": "valid", "reason": reason}
+
+
+def _is_complete(collected: Mapping[str, Any]) -> bool:
+    """Return whether the environment lists all that a task needs, as far as is seen.
+
+    Of the expert's actions or, without an expert, of the accepted actions that random
+    players found without the list, LISTED must stand in it. A list of mere proposals
+    would forbid what a task needs.
+    """
+    enough = collected["listed_actions_of"] >= ENOUGH_LISTED
+    return enough and collected["listed_actions"] >= LISTED
+
+
+def _metrics_with_shield(run: Run) -> Metrics:
+    """Return the metrics of `bc` in real dev games that it plays with valid actions.
+
+    Empty where a budget has no real steps left for them.
+    """
+    if not plays_dev_games(run, "bc-shielded"):
+        return {}
+    policy = load_policy(run, "bc")
+    config = dataclasses.replace(policy.config, shield="valid")
+    shielded = Policy(policy.model, policy.tokenizer, config, policy.strict)
+    return dev_metrics(play_dev_games(run, "bc-shielded", shielded))
 
 
 def cost(config: RunConfig, workload: Workload) -> Cost:
-    """Return what the dev games take."""
+    """Return what the dev games take, which may be played with a shield as well."""
     if config.policy.shield != AUTO:
         return Cost()
-    return Cost(dev_games(config, workload) * game_seconds(workload))
+    return Cost(2 * dev_games(config, workload) * game_seconds(workload))

@@ -1,8 +1,11 @@
 """The stage shield: when the policies of a run keep to the valid actions."""
 
+import dataclasses
+
 import pytest
 
 from dreamgym.agent.rollout import Trajectory
+from dreamgym.agent.shield import valid_shield
 from dreamgym.build.models import policy_config
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run
@@ -11,8 +14,8 @@ from tests import doubles
 from worldmodel.data.records import Episode, Transition
 
 
-def games(invalid):
-    """Ten dev games of one step, of which so many have an invalid action."""
+def games(invalid, won=0):
+    """Ten dev games of one step: so many have an invalid action, so many are won."""
 
     def one(i):
         step = Transition(
@@ -23,15 +26,31 @@ def games(invalid):
             task=doubles.task(0, 1, 2),
             transitions=(step,),
             source="real",
-            success=False,
+            success=i < won,
         )
         return Trajectory(episode, (), None)
 
     return [one(i) for i in range(10)]
 
 
-def decide(tmp_path, monkeypatch, *, invalid=5, listed=1.0, of=100, shield="auto"):
-    """Return what the stage decides, and the shield of the policies after it."""
+def random_episodes(won):
+    """Ten episodes of random players, of which so many are won."""
+    return [dataclasses.replace(g.episode, source="random") for g in games(0, won)]
+
+
+def decide(
+    tmp_path,
+    monkeypatch,
+    *,
+    invalid=5,
+    won=5,
+    shielded_wins=5,
+    random_wins=0,
+    listed=1.0,
+    of=100,
+    shield="auto",
+):
+    """Return the run in which the stage decided, and the shield of its policies."""
     run = Run(
         tmp_path,
         preset("tiny", {"env.id": "tests.doubles:Corridor", "policy.shield": shield}),
@@ -39,19 +58,23 @@ def decide(tmp_path, monkeypatch, *, invalid=5, listed=1.0, of=100, shield="auto
     run.stage("collect", lambda: {"listed_actions": listed, "listed_actions_of": of})
 
     def play(run, name, policy):
-        del policy
         path = run.path(f"dev_games/{name}.jsonl")
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("")
-        return games(invalid)
+        path.write_text(name)
+        if name == "bc-shielded":
+            assert policy.shield is valid_shield
+            return games(0, shielded_wins)
+        assert policy.shield is None
+        return games(invalid, won)
 
     monkeypatch.setattr(stage, "play_dev_games", play)
     monkeypatch.setattr(stage, "load_policy", lambda *_: doubles.policy())
+    monkeypatch.setattr(stage, "read", lambda _: (random_episodes(random_wins), []))
     run.stage("shield", lambda: stage.body(run))
     return run, policy_config(run).shield
 
 
-def test_policies_of_many_invalid_actions_keep_to_the_list(
+def test_policies_of_many_invalid_actions_keep_to_a_complete_list(
     tmp_path, monkeypatch, capsys
 ):
     run, shield = decide(tmp_path, monkeypatch)
@@ -63,16 +86,56 @@ def test_policies_of_many_invalid_actions_keep_to_the_list(
 
 
 @pytest.mark.parametrize(
+    "need",
+    [
+        {"listed": 0.03},  # mere proposals
+        {"of": 10},  # too few to tell
+        {"invalid": 0, "random_wins": 7, "listed": 0.03},
+        {"invalid": 0, "random_wins": 7},
+    ],
+)
+@pytest.mark.parametrize(("wins", "better"), [(10, True), (6, False), (2, False)])
+def test_dev_games_decide_where_policies_need_a_list_that_may_be_incomplete(
+    tmp_path, monkeypatch, capsys, need, wins, better
+):
+    run, shield = decide(tmp_path, monkeypatch, shielded_wins=wins, **need)
+    assert shield == ("valid" if better else "auto")
+    printed = capsys.readouterr().err
+    assert ("it wins 100 % of these games" in printed) == better
+    played = {p.stem: p.read_text() for p in run.path("dev_games").iterdir()}
+    # The games that were played with the shield that is kept are those of bc.
+    if better:
+        assert played == {"bc": "bc-shielded", "bc-unshielded": "bc"}
+    else:
+        assert played == {"bc": "bc", "bc-shielded": "bc-shielded"}
+
+
+def test_an_interrupted_decision_is_taken_again(tmp_path, monkeypatch):
+    run, _ = decide(tmp_path, monkeypatch, listed=0.0, shielded_wins=10)
+    monkeypatch.setattr(
+        stage, "play_dev_games", lambda run, name, _: _read_back(run, name)
+    )
+    assert stage.body(run)["shield"] == "valid"
+
+
+def _read_back(run, name):
+    path = run.path(f"dev_games/{name}.jsonl")
+    if path.is_file():
+        assert path.read_text() == name
+    path.write_text(name)
+    return games(0, 10) if name == "bc-shielded" else games(5, 5)
+
+
+@pytest.mark.parametrize(
     "case",
     [
-        {"invalid": 2},  # few invalid actions
-        {"listed": 0.9},  # mere proposals
-        {"of": 10},  # too few to tell
+        {"invalid": 2},  # few invalid actions, and more wins than random players
+        {"of": 0},  # nothing is listed
         {"shield": ""},  # the settings say so
     ],
 )
 def test_others_may_take_any_action(tmp_path, monkeypatch, case):
     run, shield = decide(tmp_path, monkeypatch, **case)
     assert shield == case.get("shield", "auto")
-    played = "invalid" in case
-    assert run.path("dev_games/bc.jsonl").is_file() == played
+    assert not run.path("dev_games/bc-shielded.jsonl").is_file()
+    assert run.path("dev_games/bc.jsonl").is_file() == ("invalid" in case)
