@@ -4,7 +4,7 @@ import dataclasses
 
 from worldmodel.chat.config import ChatConfig
 
-METHODS = ("sr", "iwm", "both", "bc")
+METHODS = ("auto", "sr", "iwm", "both", "bc")
 PROPOSERS = ("valid_actions", "policy")
 WRITERS = ("rule", "teacher", "policy")
 
@@ -200,10 +200,11 @@ class BranchConfig:
 class WarmstartConfig:
     """The warm start by early experience, within the updates of `bc.fit`."""
 
-    method: str = "sr"
+    method: str = "auto"
     """"sr": self-reflection with BC; "iwm": implicit world modelling, then BC; "both":
-    IWM, then SR with BC; "bc": the control itself. SR was chosen by success on test
-    games; IWM was then measured with a loss that trained the alternative actions, too
+    IWM, then SR with BC; "bc": the control itself; "auto": "sr" where real dev games
+    can tell whether it helps, else "bc". SR was chosen by success on test games; IWM
+    was then measured with a loss that trained the alternative actions, too
     (docs/RESULTS.md)."""
     iwm_share: float = 0.1
     """Share of the updates that goes to implicit world modelling, first; in [0, 1)."""

@@ -11,6 +11,7 @@ from dreamgym.agent.planning import PlanningPolicy
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.build.environments import (
+    dev_games,
     dreamed_dev_games,
     paired_dev_games,
     play_dev_games,
@@ -95,6 +96,17 @@ def compare_with_start(
     note = f"it did not help, so the policy is {start_name}: of the {where} {change}"
     print(f"{name}: {note}", file=sys.stderr)
     return Choice(False, rates | {"kept": start_name, "choice": note}, dict(start))
+
+
+def warmstart_method(run: Run) -> str:
+    """Return the method of early experience, where the settings leave it open.
+
+    It takes real dev games to tell whether self-reflection helped.
+    """
+    method = run.config.warmstart.method
+    if method != "auto":
+        return method
+    return "sr" if dev_games(run) else "bc"
 
 
 def nothing_to_gain(

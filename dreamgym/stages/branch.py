@@ -12,6 +12,7 @@ from dreamgym.agent.branching import (
 )
 from dreamgym.build import episodes as run_episodes
 from dreamgym.build import models
+from dreamgym.build.dev_choice import warmstart_method
 from dreamgym.build.environments import make_env
 from dreamgym.config.settings import RunConfig
 from dreamgym.run.cost import Cost, Workload
@@ -24,11 +25,11 @@ def body(run: Run) -> dict[str, Any]:
     """Take alternative actions at states of demonstrations; write branches.jsonl.
 
     Nothing is done without an environment, or if the warm start only uses behaviour
-    cloning, which does not read branches.
+    cloning (`warmstart_method`), which does not read branches.
     """
     result = BranchingResult([], 0, [], 0, 0, 0, 0)
     has_steps = run.real_steps.left != 0
-    if run.config.env.id and run.config.warmstart.method != "bc" and has_steps:
+    if run.config.env.id and has_steps and warmstart_method(run) != "bc":
         result = _branches(run)
     write_branches(run.path("branches.jsonl"), result.branches)
     return {

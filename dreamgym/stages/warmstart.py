@@ -29,7 +29,7 @@ from dreamgym.build import chat as run_chat
 from dreamgym.build import episodes as run_episodes
 from dreamgym.build import models
 from dreamgym.build.costs import dev_games, game_seconds
-from dreamgym.build.dev_choice import nothing_to_gain
+from dreamgym.build.dev_choice import nothing_to_gain, warmstart_method
 from dreamgym.build.environments import play_dev_games, plays_dev_games
 from dreamgym.build.models import fit_model, load_policy, save_policy
 from dreamgym.config.settings import RunConfig
@@ -48,13 +48,14 @@ from worldmodel.reasoning.teacher import TeacherConfig
 def body(run: Run) -> dict[str, Any]:
     """Warm-start the policy by early experience; write policies/warmstart."""
     c, policy = run.config.warmstart, models.initial_policy(run)
+    method = warmstart_method(run)
     experts, dev_experts = run_episodes.demonstrations(run)
     branches = read_branches(run.path("branches.jsonl"))
     imitated = run_episodes.imitated_episodes(run)
     bc = early.bc_examples(policy, imitated)
     dev_bc = early.bc_examples(policy, dev_experts)
     iwm: list[Example] = []
-    if _models(c):
+    if _models(method):
         iwm = early.iwm_examples(policy, experts, branches, reasoning=c.iwm_reasoning)
     fit = run.config.bc.fit
     steps = fit.steps
@@ -65,13 +66,15 @@ def body(run: Run) -> dict[str, Any]:
     draws = early.draws(fit, bc, names)
     if draws > 1:
         bc = early.bc_examples(policy, imitated, draws=draws, names=names)
-    sr, numbers = _sr(run, policy, control, experts, branches, draws)
+    sr, numbers = [], {}
+    if method in ("both", "sr"):
+        sr, numbers = _sr(run, policy, control, experts, branches, draws)
     final, first = policy.model, 0
-    if _models(c):
+    if _models(method):
         # Taken out of the same budget, or IWM would be compared with fewer updates.
         first = max(int(c.iwm_share * steps), 1)
         final = fit_model(run, "iwm", final, iwm, _iwm_fit(c, fit, first), ())
-    if c.method == "bc":
+    if method == "bc":
         final = control
     else:
         rest = _steps(fit, steps - first)
@@ -98,12 +101,21 @@ def _better_policy(
 ) -> tuple[Model, dict[str, Any]]:
     """The better of the control and the warm start on real dev games, and its numbers.
 
-    Without such games it is the warm start.
+    Without such games it is the warm start, where the settings name its method, else
+    the control.
     """
-    if run.config.warmstart.method == "bc":
+    chosen = run.config.warmstart.method
+    if chosen == "bc":
         return final, {}
-    if not plays_dev_games(run, "bc", "warmstart"):
-        return final, {}
+    if final is control or not plays_dev_games(run, "bc", "warmstart"):
+        if chosen != "auto":
+            return final, {}
+        note = (
+            "early experience is left out, so it is bc: no real dev games can tell "
+            "whether it helps (warmstart.method)"
+        )
+        print(f"warmstart: {note}", file=sys.stderr)
+        return control, {"kept": "bc", "note": note}
     rows = {
         name: dev_metrics(play_dev_games(run, name, policy.replace(model)))
         for name, model in (("bc", control), ("warmstart", final))
@@ -122,12 +134,8 @@ def _better_policy(
     return control, numbers | {"kept": "bc", "note": note} | (done or {})
 
 
-def _models(c: WarmstartConfig) -> bool:
-    return c.method in ("both", "iwm")
-
-
-def _reflects(c: WarmstartConfig) -> bool:
-    return c.method in ("both", "sr")
+def _models(method: str) -> bool:
+    return method in ("both", "iwm")
 
 
 def _sr(
@@ -140,8 +148,6 @@ def _sr(
 ) -> tuple[list[Example], dict[str, Any]]:
     """SR examples of the run's writer, and what writing them took."""
     c = run.config.warmstart
-    if not _reflects(c):
-        return [], {}
     cases = reflection_cases(
         experts,
         branches,

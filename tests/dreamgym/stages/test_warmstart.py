@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -407,3 +408,39 @@ def test_a_bad_setting_says_what_it_must_be(settings, message):
 def test_a_bad_setting_of_demonstrations_says_what_it_must_be(settings, message):
     with pytest.raises(ValueError, match=message):
         preset("tiny", settings)
+
+
+def test_auto_reflects_only_where_dev_games_can_tell(tmp_path, capsys):
+    run = made(tmp_path, "games", method="auto")
+    assert numbers(run)["sr_examples"]
+    assert run.numbers("branch")["branches"]
+    # Nobody can tell whether reflections help: they take no steps, and it is bc.
+    config = changed(run.config, "train.monitor.real_eval_every", 0)
+    other = Run(tmp_path / "none", config)
+    for name in ("episodes.jsonl", "dev.jsonl", NAMES):
+        shutil.copy(run.path(name), other.path(name))
+    shutil.copytree(run.path("experience"), other.path("experience"))
+    other.stage("pretrain", dict)
+    assert numbers(other)["kept"] == "bc"
+    assert not other.numbers("branch")["branches"]
+    assert weights(other, "warmstart") == weights(other, "bc")
+    assert "no real dev games can tell" in capsys.readouterr().err
+    # Who names the method gets it.
+    named = Run(tmp_path / "named", changed(config, "warmstart.method", "sr"))
+    for name in ("episodes.jsonl", "dev.jsonl", NAMES):
+        shutil.copy(run.path(name), named.path(name))
+    shutil.copytree(run.path("experience"), named.path("experience"))
+    named.stage("pretrain", dict)
+    assert numbers(named)["sr_examples"]
+    assert weights(named, "warmstart") != weights(named, "bc")
+
+
+def test_auto_is_bc_where_the_budget_has_no_steps_left_to_compare(
+    tmp_path, monkeypatch
+):
+    run = made(tmp_path, method="auto")
+    monkeypatch.setattr(warmstart, "plays_dev_games", lambda *_: False)
+    marker = numbers(run)
+    assert marker["sr_examples"]
+    assert marker["kept"] == "bc"
+    assert weights(run, "warmstart") == weights(run, "bc")
