@@ -19,6 +19,7 @@ _EXAMPLES = """\
 examples:
   dreamgym check --env my_module:MyEnv
   dreamgym check --env gymnasium:Taxi-v4
+  dreamgym check --env my_module:MyEnv --learn
   python -m dreamgym check --env my_module:MyEnv --json
 """
 
@@ -63,6 +64,12 @@ def add(commands: Any) -> None:
         default=0,
         metavar="N",
         help="the step limit of your run (default: the environment's)",
+    )
+    option(
+        "--learn",
+        action="store_true",
+        help="also fit a model and a policy to a few tasks, and tell what they cannot "
+        "learn by heart (a minute or two)",
     )
     option("--json", action="store_true", help="the findings as one JSON object")
     check.set_defaults(body=_check)
@@ -144,5 +151,15 @@ def _check(args: argparse.Namespace) -> int:
             )
     finally:
         env.close()
-    print(json.dumps(report.json()) if args.json else report.text(name))
+    found, text = report.json(), report.text(name)
+    if args.learn and report.faults:
+        print("--learn: left out until the faults are mended", file=sys.stderr)
+    elif args.learn:
+        from dreamgym.commands.learning_check import check_learning
+
+        with contextlib.redirect_stdout(sys.stderr):
+            learned = check_learning(name, args.max_episode_steps)
+        found["learning"] = learned.json()
+        text += f"\n{learned.text()}"
+    print(json.dumps(found) if args.json else text)
     return 1 if report.faults else 0
