@@ -86,6 +86,18 @@ class _BoundedEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
             raise jinja2.TemplateError(f"the result of {operator!r} is not bounded")
         return super().call_binop(context, operator, left, right)
 
+    def call(self, context: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call what a template calls, unless it is a method that makes a huge text.
+
+        One such call computes for minutes in C, where nothing can stop it.
+        """
+        method = getattr(obj, "__wrapped__", obj)  # Jinja wraps str.format
+        text, name = (getattr(method, x, "") for x in ("__self__", "__name__"))
+        if isinstance(text, str):
+            if _made_size(text, name, [*args, *kwargs.values()]) > MAX_TEMPLATE_TEXT:
+                raise jinja2.TemplateError(f"the result of {name!r} is not bounded")
+        return super().call(context, obj, *args, **kwargs)
+
     def bounded_template(self, source: str) -> jinja2.Template:
         """Return a template whose loops and joined texts are counted."""
         if len(source) > MAX_TEMPLATE_TEXT:
@@ -96,6 +108,27 @@ class _BoundedEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         for joined in list(tree.find_all(jinja2.nodes.Concat)):
             joined.nodes = [_filtered(n, "bounded_text") for n in joined.nodes]
         return self.from_string(tree)
+
+
+def _made_size(text: str, method: str, args: Sequence[Any]) -> int:
+    """Return about how many characters a method of a text makes, at most."""
+    numbers = [a for a in args if isinstance(a, int)]
+    if method in ("ljust", "rjust", "center", "zfill", "expandtabs"):
+        tabs = text.count("\t") if method == "expandtabs" else 1
+        return len(text) + tabs * max(numbers, default=8)
+    if method == "replace":
+        old, new = (*(a for a in args if isinstance(a, str)), "", "")[:2]
+        return len(text) + text.count(old) * len(new)
+    if method == "join" and args and hasattr(args[0], "__len__"):
+        parts = [len(a) for a in args[0] if isinstance(a, str)]
+        return sum(parts) + len(text) * len(parts)
+    if method in ("format", "format_map"):
+        widths = [int(digits) for digits in re.findall(r"\d+", text)]
+        nested = "{" in text and re.search(r":[^}]*{", text) is not None
+        return MAX_TEMPLATE_TEXT + 1 if nested else max(widths, default=0)
+    if method == "translate":
+        return MAX_TEMPLATE_TEXT + 1
+    return len(text)
 
 
 def _filtered(node: Any, name: str) -> jinja2.nodes.Filter:

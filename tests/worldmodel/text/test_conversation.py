@@ -157,6 +157,16 @@ def test_turns_alternate(vocabulary):
         ("{{ 9**9**9**9 }}", "not bounded"),
         ("{{ 'a' * 99999999999 }}", "not bounded"),
         ("{{ 'a' | indent(9999999999) }}", "width"),
+        ("{{ 'a'.ljust(9999999999) }}", "not bounded"),
+        ("{{ 'a'.zfill(width=9999999999) }}", "not bounded|TypeError"),
+        ("{{ '\\t'.expandtabs(9999999999) }}", "not bounded"),
+        ("{{ '{:9999999999}'.format(1) }}", "not bounded"),
+        ("{{ '{:{}}'.format(1, 9999999999) }}", "not bounded"),
+        (
+            "{% set s = 'a' * 9999 %}{{ s.replace('a', s.replace('a', 'bbbb')) }}",
+            "not bounded",
+        ),
+        ("{{ ('a' * 9999999).join('abcd') }}", "not bounded"),
         (
             "{% set n = namespace(s='aaaaaaaa') %}{% for i in range(100) %}"
             "{% set n.s = n.s ~ n.s %}{% endfor %}",
@@ -171,3 +181,14 @@ def test_a_template_that_never_ends_or_breaks_is_a_typed_error(
         Conversation(
             ChatTemplate(directory(tmp_path, template)), [Message("user", "hi")]
         )
+
+
+def test_methods_of_short_texts_are_left_alone(tmp_path):
+    template = (
+        "{% for m in messages %}{{ ' '.join([m.role, 'says', '']) }}{{ m.content }}"
+        "{{ 'x'.ljust(3) }}{{ '{:>4}'.format(7) }}{{ 'aba'.replace('a', 'c') }}"
+        "{{ m.role.upper() }}{% endfor %}"
+    )
+    chat = ChatTemplate(directory(tmp_path, template))
+    pieces = chat.render(user("hello"), prompt=False)
+    assert "".join(p.text for p in pieces) == "user says hellox     7cbcUSER"
