@@ -177,7 +177,7 @@ def test_a_column_that_is_not_there_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("name", "different"),
     [
-        ("worldmodel", 10),
+        ("worldmodel", 18),
         ("families", 6),
         ("trust", 15),
         ("early", 63),
