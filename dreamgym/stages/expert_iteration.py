@@ -15,10 +15,21 @@ from dreamgym.agent.demonstrations import random_success
 from dreamgym.agent.policy import Policy
 from dreamgym.build import chat as run_chat
 from dreamgym.build.costs import dev_games, dream_cost, game_seconds
-from dreamgym.build.dev_choice import Choice, compare_with_start, nothing_to_gain
-from dreamgym.build.environments import dreamable_tasks, training_tasks
+from dreamgym.build.dev_choice import (
+    Choice,
+    compare_on_dev_games,
+    compare_with_start,
+    nothing_to_gain,
+    player_of,
+)
+from dreamgym.build.environments import (
+    dreamable_tasks,
+    play_dev_games,
+    plays_dev_games,
+    training_tasks,
+)
 from dreamgym.build.episodes import imitated_episodes, read
-from dreamgym.build.experience import load_experience, remedy_folder
+from dreamgym.build.experience import load_experience, read_scorecard, remedy_folder
 from dreamgym.build.imitation import (
     dreamed_wins,
     exploration_policy,
@@ -26,6 +37,8 @@ from dreamgym.build.imitation import (
 )
 from dreamgym.build.models import load_policy, save_policy
 from dreamgym.config.settings import RunConfig
+from dreamgym.evaluation.dream_check import dev_metrics
+from dreamgym.evaluation.leading_numbers import is_trusted
 from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
 from worldmodel.data.records import Episode, write_episodes
@@ -53,12 +66,39 @@ def body(run: Run) -> dict[str, Any]:
             note = "nothing was imitated: the dream was won in no further task"
             choice = Choice(False, {"kept": "warmstart", "note": note}, start)
         else:
-            choice = compare_with_start(
-                run, NAME, policy, start, "warmstart", experience
-            )
+            choice = _choose(run, experience, warm, policy, start)
     save_policy(run, NAME, policy if policy is not None and choice.better else warm)
     run.drop(f"checkpoints/{NAME}")
     return numbers | choice.numbers | choice.metrics
+
+
+def _choose(
+    run: Run,
+    experience: CachingExperienceModel,
+    warm: Policy,
+    policy: Policy,
+    start: dict[str, Any],
+) -> Choice:
+    """Choose between the warm start and the policy of the last round.
+
+    In a dream whose leading numbers reach what is required, it is expected to be
+    better: it imitates more wins. It is then kept unless it clearly loses dev games.
+    """
+    player = player_of(run, "warmstart")
+    if not plays_dev_games(run, player, NAME):
+        return compare_with_start(run, NAME, policy, start, "warmstart", experience)
+    numbers = compare_on_dev_games(
+        run,
+        (player, warm),
+        (NAME, policy),
+        start="warmstart",
+        what=NAME,
+        expected_better=is_trusted(read_scorecard(run, remedy_folder(run))),
+    )
+    if numbers["kept"] != NAME:
+        return Choice(False, numbers, start)
+    metrics = dev_metrics(play_dev_games(run, NAME, policy))
+    return Choice(True, numbers, {**start, "real": metrics})
 
 
 def _reason_to_skip(run: Run, check: dict[str, Any]) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ import pytest
 from dreamgym.agent.demonstrations import random_success
 from dreamgym.build import imitation
 from dreamgym.build.episodes import NAMES
+from dreamgym.build.models import load_policy
 from dreamgym.config.presets import preset
 from dreamgym.config.stages import ExpertIterationConfig
 from dreamgym.run.directory import Run
@@ -33,7 +34,13 @@ class NoWin(doubles.Known):
 
 
 def corridor(
-    folder, monkeypatch, *, world=doubles.Known, deterministic=True, **changes
+    folder,
+    monkeypatch,
+    *,
+    world=doubles.Known,
+    deterministic=True,
+    trusted=False,
+    **changes,
 ):
     """A run up to the check of its dream, whose warm start says any word at first."""
     settings = {"env.id": "tests.doubles:Corridor", "evaluate.tasks": 30}
@@ -68,6 +75,8 @@ def corridor(
         (expert_iteration, "load_policy", lambda *_: warm),
         (imitation, "initial_policy", lambda *_: initial),
         (expert_iteration, "load_experience", lambda *_, **__: world(ReplayMemory())),
+        (expert_iteration, "read_scorecard", lambda *_: {}),
+        (expert_iteration, "is_trusted", lambda _: trusted),
     ):
         monkeypatch.setattr(module, name, value)
     return run
@@ -228,16 +237,33 @@ def test_an_interrupted_stage_goes_on_to_the_same_policy(tmp_path, monkeypatch):
     assert one.read_bytes() == other.read_bytes()
 
 
-def test_a_policy_that_got_worse_on_real_dev_games_is_not_kept(tmp_path, monkeypatch):
-    run = corridor(tmp_path, monkeypatch)
-    perfect = {"real_success": 1.0, "real_return": 1.0}
-    run.mark(
-        "dream_check", {"refused": "", "forced": False, "real": perfect, "dreamed": {}}
-    )
+@pytest.mark.parametrize("trusted", [False, True])
+def test_a_policy_that_clearly_loses_real_dev_games_is_not_kept(
+    tmp_path, monkeypatch, trusted
+):
+    good = corridor(tmp_path / "good", monkeypatch)
+    assert expert_iteration.body(good)["kept"] == "expert_iteration"
+    expert = load_policy(good, "expert_iteration")
+    run = corridor(tmp_path / "worse", monkeypatch, trusted=trusted)
+    monkeypatch.setattr(expert_iteration, "load_policy", lambda *_: expert)
     # Half a fit: it says `go right` too often to win everywhere.
     config = dataclasses.replace(run.config.expert_iteration, epochs=1)
     run.config = dataclasses.replace(run.config, expert_iteration=config)
     numbers = expert_iteration.body(run)
     assert numbers["kept"] == "warmstart"
-    assert numbers["real"] == perfect
-    assert "did not help" in numbers["choice"]
+    assert numbers["dev_success_after"] < numbers["dev_success_before"]
+    assert "did not help" in numbers["note"]
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_in_a_dream_that_is_trusted_a_policy_need_not_win_more_dev_games(
+    tmp_path, monkeypatch, trusted
+):
+    good = corridor(tmp_path / "good", monkeypatch)
+    expert_iteration.body(good)
+    expert = load_policy(good, "expert_iteration")
+    run = corridor(tmp_path / "again", monkeypatch, trusted=trusted)
+    monkeypatch.setattr(expert_iteration, "load_policy", lambda *_: expert)
+    monkeypatch.setattr(expert_iteration, "_iterate", lambda *_: (expert, {}))
+    numbers = expert_iteration.body(run)  # the same policy wins as many games
+    assert numbers["kept"] == ("expert_iteration" if trusted else "warmstart")
