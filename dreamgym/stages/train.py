@@ -263,8 +263,10 @@ def _choose(
     """Keep what was trained where it is better than where it began; say what is kept.
 
     By real dev games, of which it must win more by a standard error, else by success in
-    the dream with a margin.
+    the dream with a margin. Without `monitor.keep_best` it is always kept.
     """
+    if not run.config.train.monitor.keep_best:
+        return {"kept": "dream"}
     choice = compare_with_start(
         run,
         "dream",

@@ -97,7 +97,9 @@ class MonitorConfig:
     keep_best: bool = True
     """Whether training ends with the policy that did best on the real dev tasks, where
     they are played (the first of equals, and none that destroyed the success of a
-    family of tasks). An alarm of `max_real_drop` reverts to it, too."""
+    family of tasks). An alarm of `max_real_drop` reverts to it, too. Without it the
+    stage train keeps the policy of the last update, whatever it wins: for studies of
+    updates, which would otherwise compare policies that were chosen."""
     response: str = "log"
     """What an alarm does: "log" goes on; "stop" ends training before the update;
     "revert" takes the update back and applies the `remedies`. With "log" a loss that is

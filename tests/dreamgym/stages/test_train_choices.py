@@ -9,7 +9,7 @@ from dreamgym.build import chat as run_chat
 from dreamgym.build import episodes as run_episodes
 from dreamgym.build import loop as run_loop
 from dreamgym.build import loop_checkpoint
-from dreamgym.build.models import save_policy
+from dreamgym.build.models import load_policy, save_policy
 from dreamgym.config.overrides import changed
 from dreamgym.config.presets import preset, with_algorithm
 from dreamgym.config.stages import UncertaintyConfig
@@ -361,3 +361,23 @@ def test_the_best_policy_that_destroyed_a_family_is_reported(tmp_path):
             3, None, run_loop.pool_of(TASKS, LOOP.curriculum), 0, curve, best=object()
         )
         assert train._dev_metrics_of(run, progress) == metrics
+
+
+@pytest.mark.parametrize("keep_best", [True, False])
+def test_a_study_may_keep_the_last_policy_however_little_it_wins(
+    tmp_path, monkeypatch, keep_best
+):
+    watch = MonitorConfig(real_eval_every=1, keep_best=keep_best)
+    config = preset("tiny", {"env.id": WORLD})
+    loop = dataclasses.replace(config.train, monitor=watch)
+    run = Run(tmp_path, dataclasses.replace(config, train=loop))
+    run.mark("expert_iteration", {"real": {"real_success": 1.0, "real_return": 1.0}})
+    begun, trained = doubles.policy(), doubles.cloned(doubles.ACTIONS, TASKS)
+    save_policy(run, "dream", trained)
+    lost = {"real_success": 0.0, "real_return": 0.0}
+    monkeypatch.setattr(train, "_dev_metrics_of", lambda *_: lost)
+    assert train._choose(run, fresh(TASKS), begun)["kept"] == (
+        "expert_iteration" if keep_best else "dream"
+    )
+    kept = load_policy(run, "dream").model.params
+    assert same(kept, begun.model.params if keep_best else trained.model.params)
