@@ -371,10 +371,11 @@ def test_a_study_may_keep_the_last_policy_however_little_it_wins(
     config = preset("tiny", {"env.id": WORLD})
     loop = dataclasses.replace(config.train, monitor=watch)
     run = Run(tmp_path, dataclasses.replace(config, train=loop))
-    run.mark("expert_iteration", {"real": {"real_success": 1.0, "real_return": 1.0}})
+    won = {"real_success": 1.0, "real_return": 1.0, "real_games/": 20.0}
+    run.mark("expert_iteration", {"real": won})
     begun, trained = doubles.policy(), doubles.cloned(doubles.ACTIONS, TASKS)
     save_policy(run, "dream", trained)
-    lost = {"real_success": 0.0, "real_return": 0.0}
+    lost = won | {"real_success": 0.0, "real_return": 0.0}
     monkeypatch.setattr(train, "_dev_metrics_of", lambda *_: lost)
     assert train._choose(run, fresh(TASKS), begun)["kept"] == (
         "expert_iteration" if keep_best else "dream"
