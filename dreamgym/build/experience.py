@@ -34,7 +34,7 @@ from worldmodel.fidelity.cases import sample_cases
 from worldmodel.fitting import supervised
 from worldmodel.fitting.batches import Example
 from worldmodel.memory import Hidden, ReplayMemory
-from worldmodel.text import persistence, state_format
+from worldmodel.text import persistence, prompts, state_format
 from worldmodel.text.names import MAX_DRAWS, Groups
 from worldmodel.text.state_format import StateFormat
 from worldmodel.text.tokenizer import TextTokenizer
@@ -130,16 +130,22 @@ def transition_source(
     unless given.
     """
     c, share = run.config, rare_event_share
+    episodes = refit_episodes(run, folder) if folder else training_share(run, train)
     return TransitionSource(
         tok=tok,
-        episodes=(
-            refit_episodes(run, folder) if folder else training_share(run, train)
-        ),
+        episodes=_as_written(tok, episodes),
         memory=replay_memory(run, train, folder),
         config=c.experience,
         names=names,
         rare_event_share=c.pretrain.rare_event_share if share is None else share,
     )
+
+
+def _as_written(tok: TextTokenizer, episodes: Sequence[Episode]) -> Sequence[Episode]:
+    """Return the episodes with changes for numbers, where the tokenizer writes them."""
+    if not prompts.writes_changes(tok):
+        return episodes
+    return reasoning.with_number_changes(episodes)
 
 
 def fit_data(
@@ -167,7 +173,9 @@ def fit_data(
     tasks = [e.task for e in train]
     variations = variation_examples(tok, tasks, repeats=2, seed=c.seed)
     # Unweighted, so that its loss can be compared with that of other settings.
-    held_out = transition_examples(tok, dev, source.memory, c.experience)
+    held_out = transition_examples(
+        tok, _as_written(tok, dev), source.memory, c.experience
+    )
     sizes = text_sizes(tok, train, dev) | reply_tokens(first)
     tokens = round(mean_tokens(first), 1)
     # As many copies as the fit reads, whether names are exchanged in them or not:

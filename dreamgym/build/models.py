@@ -56,6 +56,7 @@ def initial_model(
             size,
             references=c.references,
             markers=c.argument_markers,
+            changes=c.number_changes,
             directory=run.path("tokenizer"),
         )
     else:

@@ -94,6 +94,10 @@ class PretrainConfig:
     """Whether tokens stand for the identifiers of a context (names, codes, numbers) by
     their places in it, so that models copy them rather than remember them. A tokenizer
     that is trained here has such tokens where most tasks hold identifiers."""
+    number_changes: bool = True
+    """Whether numbers of a next state are written as what they change by, where in the
+    training episodes more of the changes than of the numbers stand in the action, the
+    task or the state, or are 1. A tokenizer that is trained here knows it."""
     exchange_names: bool = True
     """Whether the copies of the examples, of this model's fit and of policies', also
     exchange the names that stand for each other (rooms, people), consistently in an

@@ -19,6 +19,7 @@ from worldmodel.fitting.supervised import CONTEXT
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
 from worldmodel.text.names import MAX_DRAWS, Groups, with_exchanged_names
+from worldmodel.text.number_changes import with_changes
 from worldmodel.text.references import reference_rule
 from worldmodel.text.tokenizer import TextTokenizer
 
@@ -29,17 +30,23 @@ def train_tokenizer(
     *,
     references: bool = True,
     markers: bool = True,
+    changes: bool = True,
     directory: Path | None = None,
 ) -> TextTokenizer:
     """Train a tokenizer for episodes; write it to `directory`, if given.
 
     It has references if the episodes have identifiers, and markers if their
-    instructions have arguments (text/references.py), unless these are off.
+    instructions have arguments (text/references.py), unless these are off. It writes
+    numbers as `changes` where that is easier (text/number_changes.py).
 
     Raises:
       ValueError: `vocab_size` is too small (TextTokenizer.train).
     """
-    rule = reference_rule(episodes, references=references, markers=markers)
+    rule = reference_rule(
+        episodes, references=references, markers=markers, changes=changes
+    )
+    if rule is not None and rule.changes:
+        episodes = with_changes(episodes)
     tokenizer = TextTokenizer.train(texts_of(episodes), vocab_size, references=rule)
     if directory is not None:
         tokenizer.save(directory)

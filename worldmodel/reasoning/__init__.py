@@ -5,6 +5,7 @@ from worldmodel.reasoning.rule import (
     annotate,
     explain,
     set_rule_traces,
+    with_number_changes,
     without_reasoning,
 )
 
@@ -15,5 +16,6 @@ __all__ = [
     "annotate",
     "explain",
     "set_rule_traces",
+    "with_number_changes",
     "without_reasoning",
 ]

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence, Set
 from worldmodel.data.records import Episode, State, Transition
 from worldmodel.text import edits
 from worldmodel.text.identifiers import has_digit, is_number, words
+from worldmodel.text.number_changes import with_changes
 from worldmodel.text.prompts import number_text, outcome_of
 from worldmodel.text.tool_calls import read_action
 
@@ -42,6 +43,24 @@ def annotate(episode: Episode, traces: Sequence[str | None] | None = None) -> Ep
 def set_rule_traces(episode: Episode, *, enabled: bool) -> Episode:
     """Return the episode with traces by rule where it has none, or without any."""
     return annotate(episode) if enabled else without_reasoning(episode)
+
+
+def with_number_changes(episodes: Sequence[Episode]) -> list[Episode]:
+    """Return the episodes with changes for numbers, in traces by rule as well.
+
+    Traces of another writer stay as they are.
+    """
+    out = []
+    for old, new in zip(episodes, with_changes(episodes), strict=True):
+        status = has_status_line(old)
+        steps = tuple(
+            dataclasses.replace(t, reasoning=explain(t, status=status))
+            if t != before and before.reasoning == explain(before, status=status)
+            else t
+            for before, t in zip(old.transitions, new.transitions, strict=True)
+        )
+        out.append(dataclasses.replace(new, transitions=steps))
+    return out
 
 
 def without_reasoning(episode: Episode) -> Episode:

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from worldmodel.data.records import State, Task, Transition
 from worldmodel.text import edits
+from worldmodel.text.number_changes import has_change, read_changes, write_changes
 from worldmodel.text.references import AnyTokenizer, with_references
 from worldmodel.text.tokenizer import MAX_LINES, TextTokenizer
 
@@ -96,6 +97,8 @@ def effect_ids(
     state takes the place of the script.
     """
     out = [tok.control("next")]
+    if writes_changes(tok):
+        after = write_changes(before, after)
     if full or len(before) > MAX_LINES:
         out += [tok.control("full"), *tok.encode("\n".join(after))]
         return out
@@ -113,6 +116,11 @@ def effect_ids(
                 lines = [edits.line_name(before, line) or before[line]]
         out += _lines_ids(tok, lines)
     return out
+
+
+def writes_changes(tok: AnyTokenizer) -> bool:
+    """Return whether numbers of a next state are written as what they change by."""
+    return tok.reference_rule is not None and tok.reference_rule.changes
 
 
 def _lines_ids(tok: AnyTokenizer, lines: Sequence[str]) -> list[int]:
@@ -370,6 +378,10 @@ def parse_reply(
             )
     except IndexError as missing_line:
         after, error = before, str(missing_line)
+    if writes_changes(tok):
+        after = read_changes(before, after)
+        if any(map(has_change, after)):
+            error = "a change of a number that the state does not have"
     if parts[-1][0] not in OUTCOMES:
         error = "the reply has no outcome"
     return Reply(reasoning, after, reward, outcome, error)

@@ -43,7 +43,7 @@ import numpy as np
 
 from worldmodel.data.invalid_actions import is_invalid
 from worldmodel.data.records import Episode
-from worldmodel.text import identifiers
+from worldmodel.text import identifiers, number_changes
 from worldmodel.text.identifiers import is_identifier, is_number
 from worldmodel.text.tokenizer import ReferenceRule, TextTokenizer
 
@@ -249,17 +249,23 @@ def _has_reference(rule: ReferenceRule, word: str) -> bool:
 
 
 def reference_rule(
-    episodes: Sequence[Episode], *, references: bool = True, markers: bool = True
+    episodes: Sequence[Episode],
+    *,
+    references: bool = True,
+    markers: bool = True,
+    changes: bool = True,
 ) -> ReferenceRule | None:
     """Return which words of such episodes have references and which have markers.
 
-    None where few tasks have any, or `references` and `markers` are off. Known words
+    None where few tasks have any, or `references` and `markers` are off, unless numbers
+    are to be written as `changes` and that is easier (number_changes.py). Known words
     are those of a family's form (identifiers.is_identifier) in any family, single
     letters, and the first words of actions. Numbers stay text where any family computes
     with them, digit by digit.
     """
+    changes = changes and number_changes.are_easier(episodes)
     families: dict[str, list[Episode]] = {}
-    for e in episodes:
+    for e in number_changes.with_changes(episodes) if changes else episodes:
         families.setdefault(e.task.family, []).append(e)
     shares = identifiers.task_shares(episodes)
     form = {w for e in episodes for t in e.transitions for w in t.action.split()[:1]}
@@ -284,7 +290,7 @@ def reference_rule(
     has_action_arguments = markers and _most_tasks(
         families.values(), lambda e: _action_arguments(e) - action_template
     )
-    if not (has_identifiers or has_arguments or has_action_arguments):
+    if not (has_identifiers or has_arguments or has_action_arguments or changes):
         return None
     return ReferenceRule(
         frozenset(form),
@@ -292,6 +298,7 @@ def reference_rule(
         has_identifiers,
         template if has_arguments else None,
         action_template if has_action_arguments else None,
+        changes,
     )
 
 

@@ -62,6 +62,7 @@ class ReferenceRule(NamedTuple):
     numbers only with `numbers`. Words of an instruction outside its `template` are its
     arguments, which have markers; there are none where it is None. The same holds for
     words of an action outside `action_template`, and for the lines that hold them.
+    `changes`: numbers of next states are written as changes (number_changes.py).
     """
 
     words: frozenset[str]
@@ -69,13 +70,13 @@ class ReferenceRule(NamedTuple):
     identifiers: bool = True
     template: frozenset[str] | None = None
     action_template: frozenset[str] | None = None
+    changes: bool = False
 
     @classmethod
     def parse(cls, text: bytes | str) -> "ReferenceRule":
-        """Return the rule of a file; files without a template have no markers.
+        """Return the rule of a file; raise RecordError if the text is no such rule.
 
-        Raises:
-          RecordError: the text is no such rule.
+        Files without a template have no markers.
         """
         try:
             raw = json.loads(text)
@@ -85,6 +86,7 @@ class ReferenceRule(NamedTuple):
                 bool(raw["numbers"]),
                 bool(raw.get("identifiers", True)),
                 *(None if words is None else _words(words) for words in templates),
+                changes=bool(raw.get("changes", False)),
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise RecordError(

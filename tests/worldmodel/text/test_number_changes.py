@@ -1,0 +1,169 @@
+"""Numbers as what they change by: by hand, there and back, and where they are used."""
+
+import dataclasses
+import random
+
+import pytest
+
+from tests import doubles
+from worldmodel import reasoning
+from worldmodel.data.records import Episode, Transition
+from worldmodel.experience.config import ExperienceConfig
+from worldmodel.experience.examples import train_tokenizer, transition_examples
+from worldmodel.memory import ReplayMemory
+from worldmodel.text import prompts
+from worldmodel.text.number_changes import (
+    are_easier,
+    has_change,
+    read_changes,
+    with_changes,
+    write_changes,
+)
+from worldmodel.text.references import reference_rule
+
+HAND = [
+    (("ice 9",), ("ice 13",), ("ice +4",)),
+    (("sand 4", "turn 3"), ("sand 0", "turn 4"), ("sand +-4", "turn +1")),
+    (("row 2 column 5",), ("row 3 column 5",), ("row +1 column 5",)),
+    (("depth -3",), ("depth -5",), ("depth +-2",)),
+    # A new thing, a line that was there, one that only moved.
+    (("ice 9",), ("ice 9", "sand 2"), ("ice 9", "sand 2")),
+    (("ice 9", "sand 2"), ("sand 2", "ice 9"), ("sand 2", "ice 9")),
+    # Two lines with the same words: it could not be told which one.
+    (("gate 1", "gate 2"), ("gate 1", "gate 5"), ("gate 1", "gate 5")),
+    # No numbers: codes, times, decimals, leading zeros.
+    (("code A7",), ("code A9",), ("code A9",)),
+    (("at 7:30",), ("at 7:40",), ("at 7:40",)),
+    (("price 3.5",), ("price 4.5",), ("price 4.5",)),
+    (("id 007",), ("id 008",), ("id 008",)),
+    (("x", "ice 9"), (), ()),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "written"), HAND)
+def test_changes_by_hand(before, after, written):
+    assert write_changes(before, after) == written
+    assert read_changes(before, written) == after
+
+
+def test_whatever_is_written_is_read_back():
+    rng = random.Random(0)
+    pieces = ("ice", "sand", "row", "+4", "+-2", "-1", "0", "7", "12", "A3", "")
+
+    def line():
+        return " ".join(rng.choice(pieces) for _ in range(rng.randint(1, 4)))
+
+    written = 0
+    for _ in range(2000):
+        before = tuple(line() for _ in range(rng.randint(0, 4)))
+        after = tuple(rng.choice([line(), *before]) for _ in range(rng.randint(0, 4)))
+        script = write_changes(before, after)
+        if script != after:
+            written += 1
+            assert read_changes(before, script) == after
+            assert write_changes(before, script) == script
+    assert written > 10
+
+
+def shop(count, *, turns=False, tasks=12):
+    """Episodes in which `get N ice` adds to what is there; without `turns` sums."""
+    rng = random.Random(1)
+    out = []
+    for i in range(tasks):
+        state, steps = ("said ok", "ice 0"), []
+        for _ in range(count):
+            n, held = rng.randint(2, 99), int(state[1].split()[1])
+            new = n if turns else held + n
+            after = ("said ok", f"ice {new}")
+            steps.append(
+                Transition(state=state, action=f"get {n} ice", next_state=after)
+            )
+            state = after
+        task = dataclasses.replace(doubles.task(0, 1, 2), id=f"t{i}")
+        out.append(
+            Episode(
+                id=f"e{i}",
+                task=task,
+                transitions=tuple(steps),
+                source="random",
+                success=False,
+            )
+        )
+    return out
+
+
+def test_changes_are_for_sums_and_not_for_what_the_action_says():
+    assert are_easier(shop(5))
+    assert not are_easier(shop(5, turns=True))  # the action has the number itself
+    assert not are_easier(shop(1, tasks=3))  # too few to tell
+    literal = shop(5)
+    first = literal[0].transitions[0]
+    first = dataclasses.replace(first, next_state=("said ok", "score +4"))
+    literal[0] = dataclasses.replace(literal[0], transitions=(first,))
+    assert not are_easier(literal)  # `+4` is a word of the environment
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    episodes = [reasoning.annotate(e) for e in shop(5)]
+    tok = train_tokenizer(episodes, 400)
+    config = ExperienceConfig(demonstrations=1)
+    memory = ReplayMemory.from_episodes(episodes, capacity=100)
+    written = reasoning.with_number_changes(episodes)
+    return tok, episodes, transition_examples(tok, written, memory, config)
+
+
+def test_replies_have_changes_in_reasoning_and_state(fitted):
+    tok, episodes, examples = fitted
+    assert tok.reference_rule.changes
+    t = episodes[0].transitions[1]
+    query_tok = prompts.query_tokenizer(
+        tok, episodes[0].task, (), (), t.state, t.action
+    )
+    change = f"+{t.action.split()[1]}"
+    ids = prompts.effect_ids(query_tok, t.state, t.next_state)
+    assert change in query_tok.decode([i for i in ids if tok.name(i) is None])
+    reply = prompts.reply_ids(query_tok, t)
+    assert prompts.parse_reply(query_tok, reply, t.state).next_state == t.next_state
+    (changed,) = reasoning.with_number_changes(episodes[:1])
+    assert change in changed.transitions[1].reasoning
+    assert t.next_state[1].split()[1] not in changed.transitions[1].reasoning.split()
+    # In every example the sum is written nowhere in the reply.
+    for example in examples:
+        reply = [i for i, x in zip(example.ids, example.mask, strict=True) if x]
+        text = tok.decode([i for i in reply if tok.name(i) is None])
+        assert "+" in text
+
+
+def test_a_thought_of_another_writer_stays_as_it_is():
+    (episode,) = shop(1, tasks=1)
+    step = dataclasses.replace(episode.transitions[0], reasoning="more ice")
+    episode = dataclasses.replace(episode, transitions=(step,))
+    (changed,) = reasoning.with_number_changes([episode])
+    assert changed.transitions[0].reasoning == "more ice"
+    assert changed.transitions == with_changes([episode])[0].transitions
+
+
+def test_a_change_of_what_is_not_there_is_an_error(fitted):
+    tok = fitted[0]
+    reply = [
+        tok.control("next"),
+        tok.control("add"),
+        *tok.encode("sand +4"),
+        *prompts.reward_and_outcome_ids(tok, 0.0, "go"),
+    ]
+    answer = prompts.parse_reply(tok, reply, ("said ok", "ice 3"))
+    assert "a change of a number" in answer.error
+    assert has_change("sand +4")
+    assert not has_change("sand 4 -4 ++4")
+
+
+def test_the_rule_is_saved_and_may_be_left_out(tmp_path):
+    episodes = shop(5)
+    tok = train_tokenizer(episodes, 400, directory=tmp_path)
+    assert type(tok).load(tmp_path).reference_rule.changes
+    rule = reference_rule(episodes, changes=False)
+    assert rule is None or not rule.changes
+    # Sums are computed digit by digit, changes are copied.
+    assert tok.reference_rule.numbers
+    assert rule is None or not rule.numbers

@@ -1,0 +1,144 @@
+"""Numbers of a next state, written as what they change by: `ice +4`, `sand +-2`.
+
+state, next state -> the same next state with changes -> read back by the state
+
+In an inventory or a counter a number changes by what the action names, or by one. Then
+the change can be copied where the number itself has to be computed, which a small model
+learns digit by digit, if at all, from thousands of sums. Whether changes or numbers are
+easier is a question to the recorded episodes (`are_easier`).
+"""
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from worldmodel.data.rates import Rate
+from worldmodel.data.records import Episode, State
+
+MIN_CHANGES, MIN_SHARE = 20, 0.05
+"""Changed numbers of recorded transitions, and their share of the transitions, below
+which they stay as they are."""
+MIN_ADVANTAGE = 0.2
+"""By how much more of the changes than of the numbers must be at hand."""
+_NUMBER = re.compile(r"0|-?[1-9]\d{0,8}")
+_CHANGE = re.compile(r"\+-?[1-9]\d{0,8}")
+_ANY = re.compile(r"\+?-?\d{1,9}")
+
+
+def write_changes(before: State, after: State) -> State:
+    """Return the next state with its changed numbers as changes.
+
+    A line has changes where exactly one line of the state before has the same words,
+    numbers aside, and other numbers. A next state that could not be read back stays as
+    it is, as one does that holds words such as `+4` of its own.
+    """
+    old = _lines_by_frame(before)
+    out = tuple(
+        _written(old.get(_frame(line)), line) if line not in before else line
+        for line in after
+    )
+    return out if read_changes(before, out) == after else after
+
+
+def read_changes(before: State, after: State) -> State:
+    """Return the next state with its changes as numbers.
+
+    A change whose line has no number in the state before stays as it is.
+    """
+    old = _lines_by_frame(before)
+    return tuple(
+        _read(old.get(_frame(line)), line) if has_change(line) else line
+        for line in after
+    )
+
+
+def has_change(line: str) -> bool:
+    """Return whether a line has a word such as `+4`."""
+    return any(_CHANGE.fullmatch(w) for w in line.split(" "))
+
+
+def are_easier(episodes: Iterable[Episode]) -> bool:
+    """Return whether a model should write changes, by its training episodes.
+
+    Of the numbers that changed it counts how many stand in the action, the task or the
+    state, and of how many the change stands there or is 1. No state may hold a word
+    such as `+4` itself.
+    """
+    numbers, changes, steps = Rate(), Rate(), 0
+    for e in episodes:
+        steps += len(e.transitions)
+        for t in e.transitions:
+            if any(has_change(line) for line in (*t.state, *t.next_state)):
+                return False
+            after = write_changes(t.state, t.next_state)
+            for line, new in zip(t.next_state, after, strict=True):
+                if line == new:
+                    continue
+                others = (x for x in t.state if _frame(x) != _frame(line))
+                at_hand = _numbers((t.action, e.task.instruction, *others))
+                for number, change in zip(line.split(), new.split(), strict=True):
+                    if number != change:
+                        numbers.add(number in at_hand)
+                        size = change.lstrip("+-")
+                        changes.add(size == "1" or size in at_hand)
+    if numbers.count < max(MIN_CHANGES, MIN_SHARE * steps):
+        return False
+    advantage = (changes.hits - numbers.hits) / numbers.count
+    return advantage >= MIN_ADVANTAGE
+
+
+def with_changes(episodes: Sequence[Episode]) -> list[Episode]:
+    """Return the episodes with changes in their next states, for fits and counts.
+
+    Their states no longer chain.
+    """
+    return [
+        dataclasses.replace(
+            e,
+            transitions=tuple(
+                dataclasses.replace(t, next_state=write_changes(t.state, t.next_state))
+                for t in e.transitions
+            ),
+        )
+        for e in episodes
+    ]
+
+
+def _frame(line: str) -> str:
+    """Return the line with its numbers and changes left out."""
+    return " ".join("#" if _ANY.fullmatch(w) else w for w in line.split(" "))
+
+
+def _lines_by_frame(state: State) -> dict[str, str]:
+    """Return the lines that are the only ones with their frame, by it."""
+    counts = Counter(map(_frame, state))
+    return {frame: line for line in state if counts[frame := _frame(line)] == 1}
+
+
+def _written(old: str | None, line: str) -> str:
+    if old is None:
+        return line
+    pairs = zip(old.split(" "), line.split(" "), strict=True)
+    return " ".join(
+        f"+{int(new) - int(word)}"
+        if word != new and _NUMBER.fullmatch(word) and _NUMBER.fullmatch(new)
+        else new
+        for word, new in pairs
+    )
+
+
+def _read(old: str | None, line: str) -> str:
+    if old is None:
+        return line
+    pairs = zip(old.split(" "), line.split(" "), strict=True)
+    return " ".join(
+        str(int(word) + int(new[1:]))
+        if _CHANGE.fullmatch(new) and _NUMBER.fullmatch(word)
+        else new
+        for word, new in pairs
+    )
+
+
+def _numbers(texts: Iterable[str]) -> set[str]:
+    return {w for text in texts for w in re.findall(r"\d+", text)}
