@@ -13,7 +13,16 @@ from dreamgym.evaluation import evaluate
 from dreamgym.evaluation.evaluate import trajectories
 from dreamgym.evaluation.report import table
 
-PAIRS = (("dream", "warmstart"), ("dream", "bc"), ("s2r", "real_only"))
+PAIRS = (
+    ("dream", "warmstart"),
+    ("dream", "bc"),
+    ("expert_iteration", "warmstart"),
+    ("expert_iteration", "bc"),
+    ("s2r", "real_only"),
+    ("planner", "bc"),
+    ("planner", "warmstart"),
+    ("planner", "real_only_total"),
+)
 
 
 def pooled(roots: list[Path]) -> dict:
@@ -52,7 +61,7 @@ def pooled(roots: list[Path]) -> dict:
 def main() -> None:
     """Run the seeds and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--preset", default="small")
+    parser.add_argument("--preset", default="default")
     parser.add_argument("--model", help="another shape or directory than the preset's")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--shuffled", action="store_true", help="the control")

@@ -167,6 +167,9 @@ def _paired(run: Run, played: dict[str, Any]) -> dict[str, Any]:
         ("s2r", "real_only_total"),
         ("s2r", "dream"),
         ("planner", "s2r"),
+        ("planner", "bc"),
+        ("planner", "warmstart"),
+        ("planner", "real_only"),
         ("planner", "real_only_total"),
     ]
     return {

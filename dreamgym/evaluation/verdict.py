@@ -135,6 +135,7 @@ def training_sentences(evidence: Evidence) -> list[str]:
             continue  # one policy under two names
         if key in paired and paired[key]["mean"] is not None:
             out.append(_change(what, paired[key]))
+    out += _against_real_play(evidence)
     if evidence.number("shield", "shield"):
         share = percent(evidence.number("shield", "dev_invalid_actions"))
         reason = evidence.number("shield", "reason")
@@ -155,6 +156,36 @@ def training_sentences(evidence: Evidence) -> list[str]:
             repeated = any(cause in sentence for sentence in out)
             out.append(f"{name}: {note}." + ("" if repeated else f" {cause}"))
     return out
+
+
+def _against_real_play(evidence: Evidence) -> list[str]:
+    """Return whether the dream paid: the run's last policy against real play."""
+    paired = evidence.results.get("paired", {})
+    for policy, control in (
+        ("planner", "real_only_total"),
+        ("s2r", "real_only_total"),
+        ("planner", "real_only"),
+        ("s2r", "real_only"),
+    ):
+        difference = paired.get(f"{policy}_minus_{control}")
+        if difference is not None and difference["mean"] is not None:
+            break
+    else:
+        return []
+    rows = evidence.results["policies"]
+    steps = [rows[name].get("real_transitions", 0) for name in (policy, control)]
+    text = (
+        f"{difference_text(difference)} between {policy}, with {steps[0]:,} real "
+        f"steps, and real play without a dream ({control}), with {steps[1]:,}"
+    )
+    if difference["low"] > 0:
+        return [f"Dreaming paid: {text}."]
+    if difference["high"] < 0:
+        return [
+            f"Dreaming did not pay here: {text}. Where real steps are cheap, train on "
+            "them: train.environment=real."
+        ]
+    return [f"Whether dreaming paid cannot be told by these games: {text}."]
 
 
 def _nothing_to_gain(evidence: Evidence) -> list[str]:

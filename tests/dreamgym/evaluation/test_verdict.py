@@ -179,12 +179,47 @@ def test_one_policy_under_two_names_is_not_compared(imitation, updates, openings
         assert sentence.startswith(opening)
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "opening"),
+    [
+        (0.02, 0.2, "Dreaming paid: "),
+        (-0.2, -0.02, "Dreaming did not pay here: "),
+        (-0.1, 0.1, "Whether dreaming paid cannot be told by these games: "),
+    ],
+)
+@pytest.mark.parametrize(
+    ("policy", "control"), [("planner", "real_only_total"), ("s2r", "real_only")]
+)
+def test_whether_the_dream_paid_is_said_with_both_costs(
+    low, high, opening, policy, control
+):
+    mean = (low + high) / 2
+    pair = {"low": low, "mean": mean, "high": high, "episodes": 60}
+    rates = {
+        policy: row(0.7) | {"real_transitions": 1100},
+        control: row(0.6) | {"real_transitions": 22000},
+    }
+    paired = {f"{policy}_minus_{control}": pair}
+    (sentence,) = training_sentences(evidence(paired=paired, **rates))
+    assert sentence.startswith(f"{opening}{mean:+.3f}")
+    assert "1,100" in sentence
+    assert f"({control}), with 22,000" in sentence
+    assert ("train.environment=real" in sentence) == (high < 0)
+
+
+def test_a_run_without_a_control_does_not_say_whether_the_dream_paid():
+    assert not training_sentences(evidence(planner=0.7, s2r=0.6))
+    unscored = {"low": None, "mean": None, "high": None, "episodes": 0}
+    paired = {"planner_minus_real_only_total": unscored}
+    assert not training_sentences(evidence(paired=paired, planner=0.7, s2r=0.6))
+
+
 def test_a_shield_that_the_run_chose_is_named():
     chosen = {"shield": "valid", "dev_invalid_actions": 0.62}
     (sentence,) = training_sentences(
         evidence(bc=0.4, stages=STAGES | {"shield": chosen})
     )
-    assert "because 62 % of the actions of bc were invalid" in sentence
+    assert "(policy.shield): 62 % of the actions of bc were invalid" in sentence
 
 
 def test_a_warm_start_that_is_bc_is_not_compared_with_bc():
