@@ -64,11 +64,13 @@ def main() -> None:
     parser.add_argument("--preset", default="default")
     parser.add_argument("--model", help="another shape or directory than the preset's")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--tasks", type=int, help="test games of each seed")
     parser.add_argument("--shuffled", action="store_true", help="the control")
     parser.add_argument("--no-transfer", action="store_true", help="no fine-tuning")
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     args = parser.parse_args()
     roots = []
+    tasks = {} if args.tasks is None else {"evaluate.tasks": args.tasks}
     named = {} if args.model is None else {"model": args.model}
     for seed in args.seeds:
         suffix = "-shuffled" if args.shuffled else ""
@@ -76,7 +78,7 @@ def main() -> None:
         root = args.runs / f"{args.preset}-{seed}{suffix}"
         config = preset(
             args.preset,
-            {"pretrain.permute_outcomes": args.shuffled},
+            {"pretrain.permute_outcomes": args.shuffled} | tasks,
             seed=seed,
             **named,
         )

@@ -22,8 +22,11 @@ Curves = Mapping[str, Sequence[Played]]
 Factors = Mapping[str, Sequence[str]]
 """The methods with which a method is compared, by its name."""
 
-TICKS = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
-"""Multiples of a power of ten at which the axis of real steps is labelled."""
+TICKS, FEW_TICKS = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0), (1.0, 2.0, 5.0)
+"""Multiples of a power of ten at which the axis of real steps is labelled: of a narrow
+range, and of one of WIDE or more."""
+WIDE = 6.0
+"""Largest real steps, in units of the smallest ones, that leave room for few labels."""
 
 
 def mean_steps(played: Played) -> float:
@@ -119,7 +122,9 @@ def plot(panels: Mapping[str, Curves], path: Path) -> bool:
                 label=name,
             )
         axis.set_xscale("log")
-        axis.xaxis.set_major_locator(ticker.LogLocator(subs=TICKS))
+        low, high = axis.get_xlim()
+        subs = FEW_TICKS if high > WIDE * low else TICKS
+        axis.xaxis.set_major_locator(ticker.LogLocator(subs=subs))
         axis.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:,.0f}"))
         axis.xaxis.set_minor_locator(ticker.NullLocator())
         axis.set_ylim(0, 1)
