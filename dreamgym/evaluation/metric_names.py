@@ -78,6 +78,12 @@ PANELS = (
         share=True,
     ),
     Panel(
+        "Real dev games by family",
+        "The same for each family of tasks: one may rise while another is forgotten.",
+        prefix="real_success/",
+        share=True,
+    ),
+    Panel(
         "Groups with a signal",
         "Share of groups of rollouts in which some succeed and others fail: only these "
         "can teach. Dotted: the share of rollouts that could not be scored.",

@@ -487,13 +487,16 @@ def test_what_dream_and_environment_cost_by_hand():
     assert result.real_seconds == pytest.approx(60)
     # 10,000 real steps of x seconds take as long where x + 0.005 is a 10,000th of it.
     assert result.break_even == pytest.approx((fit + 68.75) / 10_000 - 0.005)
-    speed, seconds, steps = result.lines()
+    speed, seconds, steps, measured = result.lines()
     assert "the environment takes 1,000 steps/s" in speed
     assert "145 steps/s in the dream and 167 in the environment" in speed
     assert "dreaming cannot pay: 10,000 steps take" in seconds
     assert "where a real step takes 17.9 ms (here 1 ms)" in seconds
     # The collection of 400 episodes takes less than the training it replaces.
     assert "dreaming can pay: the dream's policy costs about 9,6" in steps
+    assert (
+        "with 10,000 real steps in all, real play took at least 2.0 times" in measured
+    )
 
 
 def test_a_slow_environment_and_a_small_budget_make_dreaming_pay():
@@ -503,6 +506,7 @@ def test_a_slow_environment_and_a_small_budget_make_dreaming_pay():
     frugal = payoff_of(**settings, **{"budget.real_steps": 5040})
     # All of the budget but the part of fine-tuning, a fifth of 5,000.
     assert frugal.dream_real_steps == 5040 - 1000
+    assert "with 5,000 real steps in all, real play took 1.5 times" in frugal.measured
     assert (
         "dreaming can pay: the dream's policy costs about 4,040" in (frugal.lines()[2])
     )
