@@ -30,6 +30,8 @@ def rollout_metrics(rollouts: Rollouts, config: LoopConfig) -> dict[str, float]:
     groups in which some rollouts succeed and others fail. `unscored_return` and
     `unscored_episode_length` are the means over unscored rollouts up to the error:
     where they exceed `return` and `episode_length`, what is left out is what went well.
+    `success_at_least` and `success_at_most` are what `success` would be if all of these
+    had been lost, or won: so large is the bias of leaving them out at most.
     `void_turn_share` is the share of rollouts with a void turn.
     """
     rows = rollouts.started
@@ -55,6 +57,9 @@ def rollout_metrics(rollouts: Rollouts, config: LoopConfig) -> dict[str, float]:
         out["success"] = _mean([bool(t.episode.success) for t in scored])
         out["return"] = _mean([t.episode.episode_return for t in scored])
     if unscored:
+        wins = sum(bool(t.episode.success) for t in scored)
+        out["success_at_least"] = wins / len(rows)
+        out["success_at_most"] = (wins + len(unscored)) / len(rows)
         out["unscored_return"] = _mean([t.episode.episode_return for t in unscored])
         out["unscored_episode_length"] = _mean([len(t.turns) for t in unscored])
     if invalid:
@@ -74,10 +79,13 @@ def _family_metrics(rows: Sequence[Trajectory]) -> dict[str, float]:
     out = {}
     for name, members in sorted(families.items()):
         successes = [bool(t.episode.success) for t in members if t.error is None]
+        broken = [len(t.turns) for t in members if t.error is not None]
         if successes:
             out[f"success/{name}"] = _mean(successes)
         out[f"scored/{name}"] = float(len(successes))
-        out[f"unscored_share/{name}"] = 1.0 - len(successes) / len(members)
+        out[f"unscored_share/{name}"] = len(broken) / len(members)
+        if broken:
+            out[f"unscored_episode_length/{name}"] = _mean(broken)
     return out
 
 

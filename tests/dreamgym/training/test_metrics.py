@@ -69,6 +69,12 @@ def test_rollouts_are_counted_by_family_and_by_how_far_they_came():
     assert got[f"unscored_share/{LONG.family}"] == 0.5
     assert got["informative_groups"] == 0.5  # the second one has one scored member
     assert got["unscored_episode_length"] == 2.0
+    assert got[f"unscored_episode_length/{LONG.family}"] == 2.0
+    assert f"unscored_episode_length/{SHORT.family}" not in got
+    won = sum(bool(t.episode.success) for t in rows if t.error is None)
+    assert got["success_at_least"] == won / len(rows)
+    assert got["success_at_most"] == (won + 1) / len(rows)
+    assert got["success_at_least"] <= got["success"] <= got["success_at_most"]
     assert got["unscored_return"] == rows[3].episode.episode_return
     assert got["success"] == 1 / 3
 
