@@ -56,6 +56,15 @@ def dev_games(config: RunConfig, workload: Workload) -> int:
     return budget.dev_games(c, workload.transitions, steps, games)
 
 
+def reflects(config: RunConfig, workload: Workload) -> bool:
+    """Return whether the warm start is more than behaviour cloning.
+
+    "auto" is where real dev games can tell whether it helps (dev_choice).
+    """
+    method = config.warmstart.method
+    return method != "bc" and (method != "auto" or dev_games(config, workload) > 0)
+
+
 def train_steps(config: RunConfig, workload: Workload) -> int:
     """Return the steps that the stage `train` may take, in dream or reality."""
     steps = loop_steps(config.train, workload.max_steps)

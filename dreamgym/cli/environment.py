@@ -155,11 +155,21 @@ def _check(args: argparse.Namespace) -> int:
     if args.learn and report.faults:
         print("--learn: left out until the faults are mended", file=sys.stderr)
     elif args.learn:
-        from dreamgym.commands.learning_check import check_learning
-
-        with contextlib.redirect_stdout(sys.stderr):
-            learned = check_learning(name, args.max_episode_steps)
-        found["learning"] = learned.json()
-        text += f"\n{learned.text()}"
+        learned = _learn(name, args.max_episode_steps)
+        found["learning"], text = learned[0], f"{text}\n{learned[1]}"
     print(json.dumps(found) if args.json else text)
     return 1 if report.faults else 0
+
+
+def _learn(name: str, max_steps: int) -> tuple[dict[str, Any], str]:
+    """Return what can be learned by heart, as data and as text, or why it failed."""
+    from dreamgym.commands.learning_check import check_learning
+    from dreamgym.envs.failures import EnvironmentDown
+    from dreamgym.run.directory import RunError
+
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            learned = check_learning(name, max_steps)
+    except (RunError, EnvironmentDown, ValueError) as error:
+        return {"error": str(error)}, f"nothing could be learned: {error}"
+    return learned.json(), learned.text()

@@ -22,7 +22,7 @@ from dreamgym.build.models import load_policy
 from dreamgym.config.presets import preset
 from dreamgym.envs.contract.findings import Finding
 from dreamgym.evaluation import evaluate
-from dreamgym.evaluation.statistics import percent
+from dreamgym.evaluation.statistics import percent, wilson_of
 from dreamgym.run.directory import Run
 from dreamgym.run.display import progress_bar
 from dreamgym.run.runner import run_stages
@@ -37,10 +37,13 @@ TASKS, EPISODES = 12, 48
 TRANSITIONS = 200
 """Transitions of these that the model is asked about, at most."""
 STATES_RIGHT, ENDS_RIGHT, WON = 0.8, 0.9, 0.85
-"""Shares of next states, of rewards and ends, and of games below which something is
-wrong (docs/LOG.md, 2026-11-26, has those of sound and of broken environments)."""
+"""Shares of next states, of rewards and ends, and of games: something is wrong where
+the 95 % interval lies below (docs/LOG.md, 2026-11-26, has those of sound and of broken
+environments)."""
 CONTRADICTING = 0.05
 """Share of repeated steps with another result from which on something is hidden."""
+ENOUGH_REPEATED = 20
+"""Repeated steps below which this share says little."""
 SETTINGS: dict[str, Any] = {
     "collect.train_tasks": TASKS,
     "collect.episodes": EPISODES,
@@ -71,6 +74,7 @@ class LearningReport(NamedTuple):
     episodes it imitates.
     """
 
+    tasks: int
     real_steps: int
     seconds: float
     states: Figure
@@ -88,7 +92,7 @@ class LearningReport(NamedTuple):
             ("ends", self.ends),
             ("games that the policy wins of those that it imitates", self.games),
         )
-        cost = f"{TASKS} tasks, {self.real_steps} real steps, {self.seconds:.0f} s"
+        cost = f"{self.tasks} tasks, {self.real_steps} real steps, {self.seconds:.0f} s"
         lines = [f"  {what}: {_share(figure)}" for what, figure in rows]
         lines += [f"warning: {finding}" for finding in self.warnings]
         return "\n".join([f"learned by heart ({cost}):", *lines])
@@ -115,7 +119,7 @@ def check_learning(name: str, max_steps: int = 0) -> LearningReport:
       max_steps: the step limit; 0 for the environment's.
 
     Raises:
-      RunError: no episode was collected, or none was won.
+      RunError: no episode was collected.
     """
     begin = time.monotonic()
     settings = SETTINGS | {"env.id": name, "env.max_episode_steps": max_steps}
@@ -123,11 +127,14 @@ def check_learning(name: str, max_steps: int = 0) -> LearningReport:
         tempfile.TemporaryDirectory(prefix="dreamgym-check-") as folder,
         Run(Path(folder) / "run", preset("default", settings)) as run,
     ):
-        run_stages(run, STAGES, ["bc"])
+        run_stages(run, STAGES, ["pretrain"])
         collected, (train, _) = run.numbers("collect"), read(run)
         history = run.config.experience.history
         states, rewards, ends = _ask_model(run, train)
-        games, steps = _play(run)
+        games, steps = Rate().json(), 0
+        if collected["successes"]:
+            run_stages(run, STAGES, ["bc"])
+            games, steps = _play(run)
     figures = {
         "states": states,
         "rewards": rewards,
@@ -136,6 +143,7 @@ def check_learning(name: str, max_steps: int = 0) -> LearningReport:
         "games": games,
     }
     return LearningReport(
+        tasks=collected["games"],
         real_steps=collected["real_transitions"] + steps,
         seconds=time.monotonic() - begin,
         **figures,
@@ -185,9 +193,11 @@ def find_warnings(
 ) -> Iterator[Finding]:
     """Yield what was not learned by heart, with its likely cause.
 
-    Where transitions are random (`lots`), nobody can know the next state by heart.
+    Where the environment draws lots, nobody can know the next state by heart, and who
+    imitates a lucky episode may lose.
     """
-    if contradicting["count"] and contradicting["mean"] >= CONTRADICTING and not lots:
+    repeated = contradicting["count"] >= ENOUGH_REPEATED
+    if repeated and not lots and _interval(contradicting)[0] > CONTRADICTING:
         yield Finding(
             "the state hides what decides the next one",
             f"{_share(contradicting)} repeated steps (equal task, last actions, state "
@@ -195,7 +205,7 @@ def find_warnings(
             "show it in the state; dreamgym.envs.wrappers remember what was shown "
             "(docs/how-to/environments.md)",
         )
-    if not lots and states["count"] and states["mean"] < STATES_RIGHT:
+    if not lots and _interval(states)[1] < STATES_RIGHT:
         yield Finding(
             "the experience model does not learn what it was shown",
             f"it has {_share(states)} next states right that it was fitted to",
@@ -204,17 +214,29 @@ def find_warnings(
             "`dreamgym check` warns of what it can see",
         )
     for what, figure in (("rewards", rewards), ("ends", ends)):
-        if not lots and figure["count"] and figure["mean"] < ENDS_RIGHT:
+        if not lots and _interval(figure)[1] < ENDS_RIGHT:
             yield Finding(
                 f"the {what} do not follow from what the model reads",
                 f"it has {_share(figure)} right that it was fitted to",
                 "show in the state what they depend on",
             )
-    if games["count"] and games["mean"] < WON:
+    if not games["count"]:
+        yield Finding(
+            "there is nothing to imitate",
+            f"none of the {EPISODES} collected episodes was won",
+            "give it an expert, easier train tasks, or valid_actions()",
+        )
+    elif not lots and _interval(games)[1] < WON:
         yield Finding(
             "a policy that imitates an episode does not win its task",
             f"it wins {_share(games)} games",
             "the episode's actions must follow from the task and the states: is the "
-            "expert told something that no state shows"
-            + (", or is it the lots that the environment draws?" if lots else "?"),
+            "expert told something that no state shows?",
         )
+
+
+def _interval(figure: Figure) -> tuple[float, float]:
+    """Return the 95 % interval of a share; of no cases, all that is possible."""
+    if not figure["count"]:
+        return 0.0, 1.0
+    return wilson_of(figure["mean"], figure["effective"])

@@ -159,14 +159,16 @@ def training_sentences(evidence: Evidence) -> list[str]:
 
 
 def _against_real_play(evidence: Evidence) -> list[str]:
-    """Return whether the dream paid: the run's last policy against real play."""
-    paired = evidence.results.get("paired", {})
-    for policy, control in (
-        ("planner", "real_only_total"),
-        ("s2r", "real_only_total"),
-        ("planner", "real_only"),
-        ("s2r", "real_only"),
+    """Return whether the dream paid: the run's last policy against real play.
+
+    Nothing of a run whose dream was refused: its policies are of real play, too.
+    """
+    paired, control = evidence.results.get("paired", {}), "real_only_total"
+    if evidence.number("dream_check", "refused") and not evidence.number(
+        "dream_check", "forced"
     ):
+        return []
+    for policy in ("planner", "s2r"):
         difference = paired.get(f"{policy}_minus_{control}")
         if difference is not None and difference["mean"] is not None:
             break
@@ -182,8 +184,8 @@ def _against_real_play(evidence: Evidence) -> list[str]:
         return [f"Dreaming paid: {text}."]
     if difference["high"] < 0:
         return [
-            f"Dreaming did not pay here: {text}. Where real steps are cheap, train on "
-            "them: train.environment=real."
+            f"Dreaming did not pay here: {text}. Where real steps are cheap, play on: "
+            "transfer.real_transitions."
         ]
     return [f"Whether dreaming paid cannot be told by these games: {text}."]
 

@@ -17,8 +17,12 @@ from dreamgym.agent.demonstrations import random_success
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.shield import AUTO
 from dreamgym.build.costs import dev_games, game_seconds
-from dreamgym.build.dev_choice import Metrics
-from dreamgym.build.environments import play_dev_games, plays_dev_games
+from dreamgym.build.environments import (
+    dev_game_steps,
+    paired_dev_games,
+    play_dev_games,
+    plays_dev_games,
+)
 from dreamgym.build.episodes import read
 from dreamgym.build.models import load_policy
 from dreamgym.config.settings import RunConfig
@@ -38,6 +42,8 @@ ENOUGH_LISTED = 20
 
 STANDARD_ERRORS = 1.0
 """By how many a policy that keeps to an incomplete list must win more."""
+LATER = 2
+"""Players of later stages that select by dev games: warm start, expert iteration."""
 BC = "dev_games/bc.jsonl"
 """Real dev games of bc, with the shield that its policies have."""
 SHIELDED = "dev_games/bc-shielded.jsonl"
@@ -57,11 +63,10 @@ def body(run: Run) -> dict[str, Any]:
     """
     if run.config.policy.shield != AUTO:
         return {"status": "off"}
+    _undo_interrupted(run)
     collected = run.numbers("collect")
     if not collected.get("listed_actions_of") or not plays_dev_games(run, "bc"):
         return {}
-    if run.path(UNSHIELDED).is_file():  # an interrupted attempt had decided
-        run.path(UNSHIELDED).replace(run.path(BC))
     games = play_dev_games(run, "bc", load_policy(run, "bc"))
     metrics, chance = dev_metrics(games), random_success(read(run)[0])
     invalid = [t.invalid or False for g in games for t in g.episode.transitions]
@@ -81,11 +86,10 @@ def body(run: Run) -> dict[str, Any]:
         # The shielded policies play these games anew.
         run.path(BC).rename(run.path(UNSHIELDED))
     else:
-        shielded = _metrics_with_shield(run)
-        if not is_better(shielded, metrics, standard_errors=STANDARD_ERRORS):
+        after = _success_with_shield(run)
+        if after is None:
             return numbers
-        after = percent(shielded["real_success"])
-        reason += f"; with valid actions alone it wins {after} of these games"
+        reason += f"; with valid actions alone it wins {percent(after)} of these games"
         run.path(BC).rename(run.path(UNSHIELDED))
         run.path(SHIELDED).rename(run.path(BC))
     print(
@@ -107,17 +111,30 @@ def _is_complete(collected: Mapping[str, Any]) -> bool:
     return enough and collected["listed_actions"] >= LISTED
 
 
-def _metrics_with_shield(run: Run) -> Metrics:
-    """Return the metrics of `bc` in real dev games that it plays with valid actions.
+def _undo_interrupted(run: Run) -> None:
+    """Give the games that an interrupted attempt has renamed their names again."""
+    if run.path(UNSHIELDED).is_file():
+        if run.path(BC).is_file() and not run.path(SHIELDED).is_file():
+            run.path(BC).rename(run.path(SHIELDED))
+        run.path(UNSHIELDED).replace(run.path(BC))
 
-    Empty where a budget has no real steps left for them.
+
+def _success_with_shield(run: Run) -> float | None:
+    """Return the success of `bc` in real dev games that it plays with valid actions.
+
+    None where it is not better, or where a budget has no steps for these games and for
+    those of the warm start and of expert iteration.
     """
-    if not plays_dev_games(run, "bc-shielded"):
-        return {}
+    name, left = "bc-shielded", run.real_steps.left
+    if left is not None and dev_game_steps(run, name, later=LATER) > left:
+        return None
     policy = load_policy(run, "bc")
     config = dataclasses.replace(policy.config, shield="valid")
     shielded = Policy(policy.model, policy.tokenizer, config, policy.strict)
-    return dev_metrics(play_dev_games(run, "bc-shielded", shielded))
+    games = paired_dev_games(run, ("bc", policy), (name, shielded))
+    before, after = map(dev_metrics, games)
+    better = is_better(after, before, standard_errors=STANDARD_ERRORS)
+    return after["real_success"] if better else None
 
 
 def cost(config: RunConfig, workload: Workload) -> Cost:

@@ -23,6 +23,7 @@ MIN_ADVANTAGE = 0.2
 """By how much more of the changes than of the numbers must be at hand."""
 _NUMBER = re.compile(r"0|-?[1-9]\d{0,8}")
 _CHANGE = re.compile(r"\+-?[1-9]\d{0,8}")
+_LIKE_A_CHANGE = re.compile(r"\+-?\d\S*|\+-\S*")
 _ANY = re.compile(r"\+?-?\d{1,9}")
 
 
@@ -44,18 +45,18 @@ def write_changes(before: State, after: State) -> State:
 def read_changes(before: State, after: State) -> State:
     """Return the next state with its changes as numbers.
 
-    A change whose line has no number in the state before stays as it is.
+    A change whose line has no number in the state before stays as it is
+    (`unread_changes`), as does a line of the state before.
     """
     old = _lines_by_frame(before)
     return tuple(
-        _read(old.get(_frame(line)), line) if has_change(line) else line
-        for line in after
+        line if line in before else _read(old.get(_frame(line)), line) for line in after
     )
 
 
-def has_change(line: str) -> bool:
-    """Return whether a line has a word such as `+4`."""
-    return any(_CHANGE.fullmatch(w) for w in line.split(" "))
+def unread_changes(before: State, after: State) -> list[str]:
+    """Return the new lines in which a word looks like a change, such as `+4`."""
+    return [x for x in after if x not in before and _looks_like_a_change(x)]
 
 
 def are_easier(episodes: Iterable[Episode]) -> bool:
@@ -69,7 +70,7 @@ def are_easier(episodes: Iterable[Episode]) -> bool:
     for e in episodes:
         steps += len(e.transitions)
         for t in e.transitions:
-            if any(has_change(line) for line in (*t.state, *t.next_state)):
+            if any(_looks_like_a_change(line) for line in (*t.state, *t.next_state)):
                 return False
             after = write_changes(t.state, t.next_state)
             for line, new in zip(t.next_state, after, strict=True):
@@ -79,7 +80,7 @@ def are_easier(episodes: Iterable[Episode]) -> bool:
                 at_hand = _numbers((t.action, e.task.instruction, *others))
                 for number, change in zip(line.split(), new.split(), strict=True):
                     if number != change:
-                        numbers.add(number in at_hand)
+                        numbers.add(number.lstrip("-") in at_hand)
                         size = change.lstrip("+-")
                         changes.add(size == "1" or size in at_hand)
     if numbers.count < max(MIN_CHANGES, MIN_SHARE * steps):
@@ -138,6 +139,10 @@ def _read(old: str | None, line: str) -> str:
         else new
         for word, new in pairs
     )
+
+
+def _looks_like_a_change(line: str) -> bool:
+    return any(_LIKE_A_CHANGE.fullmatch(w) for w in line.split(" "))
 
 
 def _numbers(texts: Iterable[str]) -> set[str]:

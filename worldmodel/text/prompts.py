@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from worldmodel.data.records import State, Task, Transition
 from worldmodel.text import edits
-from worldmodel.text.number_changes import has_change, read_changes, write_changes
+from worldmodel.text.number_changes import read_changes, unread_changes, write_changes
 from worldmodel.text.references import AnyTokenizer, with_references
 from worldmodel.text.tokenizer import MAX_LINES, TextTokenizer
 
@@ -380,8 +380,8 @@ def parse_reply(
         after, error = before, str(missing_line)
     if writes_changes(tok):
         after = read_changes(before, after)
-        if any(map(has_change, after)):
-            error = "a change of a number that the state does not have"
+        if unread := unread_changes(before, after):
+            error = f"a change of a number that the state does not have: {unread[0]!r}"
     if parts[-1][0] not in OUTCOMES:
         error = "the reply has no outcome"
     return Reply(reasoning, after, reward, outcome, error)

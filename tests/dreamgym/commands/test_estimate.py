@@ -495,7 +495,8 @@ def test_what_dream_and_environment_cost_by_hand():
     # The collection of 400 episodes takes less than the training it replaces.
     assert "dreaming can pay: the dream's policy costs about 9,6" in steps
     assert (
-        "with 10,000 real steps in all, real play took at least 2.0 times" in measured
+        "with 10,000 real steps in all, real play had not won as much with 20,000"
+        in measured
     )
 
 

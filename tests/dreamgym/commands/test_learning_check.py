@@ -9,6 +9,7 @@ from dreamgym import Task, TextEnv
 from dreamgym.cli import main
 from dreamgym.commands import learning_check
 from dreamgym.commands.learning_check import check_learning, find_warnings
+from dreamgym.envs.failures import EnvironmentDown
 from worldmodel.data.rates import Rate
 
 SOUND = {
@@ -105,33 +106,75 @@ def test_each_fault_has_its_own_warning(change, what):
 
 
 def test_what_was_not_counted_is_no_fault():
-    nothing = Rate().json()
+    shares = ("states", "rewards", "ends", "contradicting")
+    nothing = dict.fromkeys(shares, Rate().json())
+    assert not list(find_warnings(**SOUND | nothing))
+    (warning,) = find_warnings(**SOUND | {"games": Rate().json()})
+    assert "nothing to imitate" in warning.what
+
+
+def test_lots_that_are_drawn_excuse_the_model_and_the_policy():
     shares = ("states", "rewards", "ends", "contradicting", "games")
-    assert not list(find_warnings(**dict.fromkeys(shares, nothing), lots=False))
+    bad = dict.fromkeys(shares, Rate.of(1, 10).json())
+    assert list(find_warnings(**SOUND | bad))
+    assert not list(find_warnings(**SOUND | bad | {"lots": True}))
 
 
-def test_lots_that_are_drawn_excuse_the_model_and_not_the_policy():
-    bad = Rate.of(1, 10).json()
-    shares = {"states": bad, "rewards": bad, "ends": bad, "contradicting": bad}
-    assert not list(find_warnings(**SOUND | shares | {"lots": True}))
-    (warning,) = find_warnings(**SOUND | {"games": bad, "lots": True})
-    assert "the lots that the environment draws" in warning.cure
+def test_a_miss_among_few_is_no_fault():
+    few = {"ends": Rate.of(3, 4).json(), "games": Rate.of(4, 5).json()}
+    few |= {"contradicting": Rate.of(1, 3).json()}
+    assert not list(find_warnings(**SOUND | few))
 
 
-def test_the_command_prints_what_was_learned(monkeypatch, capsys):
+@pytest.mark.usefixtures("small")
+def test_an_environment_that_is_down_keeps_its_report(monkeypatch, capsys):
+    def fail(*_):
+        raise EnvironmentDown("nobody answers")
+
+    monkeypatch.setattr(learning_check, "check_learning", fail)
+    assert main(["check", f"{__name__}:Doors", "--learn"]) == 0
+    printed = capsys.readouterr().out
+    assert "keeps the contract" in printed
+    assert "nothing could be learned: nobody answers" in printed
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Two updates of a small model teach nothing."""
     few = {"pretrain.fit.steps": 2, "bc.fit.steps": 2, "collect.episodes": 8}
-    few |= {"pretrain.fit.eval_every": 2, "bc.fit.eval_every": 2}
-    monkeypatch.setattr(
-        learning_check, "SETTINGS", learning_check.SETTINGS | few | {"model": "nano"}
-    )
+    few |= {"pretrain.fit.eval_every": 2, "bc.fit.eval_every": 2, "model": "nano"}
+    monkeypatch.setattr(learning_check, "SETTINGS", learning_check.SETTINGS | few)
     monkeypatch.setattr(learning_check, "TRANSITIONS", 8)
+
+
+@pytest.mark.usefixtures("small")
+def test_the_command_prints_what_was_learned(capsys):
     assert main(["check", f"{__name__}:Doors", "--learn", "--json"]) == 0
     learned = json.loads(capsys.readouterr().out)["learning"]
-    # Two updates teach nothing, and it is said.
     assert learned["states"]["count"] == 8
     assert learned["states"]["mean"] < learning_check.STATES_RIGHT
     assert any("not learn" in w["what"] for w in learned["warnings"])
     assert learned["real_steps"] > learned["games"]["count"] > 0
+    assert 0 < learned["tasks"] <= 8
+
+
+class Hopeless(Doors):
+    """Nobody wins, and there is no expert."""
+
+    expert = None
+
+    def step(self, action):
+        del action
+        text, _, _, late, info = super().step("walk 0")
+        return text, 0.0, False, late, info | {"success": False}
+
+
+@pytest.mark.usefixtures("small")
+def test_an_environment_that_nobody_wins_is_told_what_it_lacks(capsys):
+    main(["check", f"{__name__}:Hopeless", "--learn"])
+    printed = capsys.readouterr().out
+    assert "warning: there is nothing to imitate" in printed
+    assert "games that the policy wins of those that it imitates: there were" in printed
 
 
 def test_it_waits_until_the_contract_is_kept(monkeypatch, capsys):

@@ -1,6 +1,7 @@
 """The stage shield: when the policies of a run keep to the valid actions."""
 
 import dataclasses
+import types
 
 import pytest
 
@@ -68,6 +69,9 @@ def decide(
         return games(invalid, won)
 
     monkeypatch.setattr(stage, "play_dev_games", play)
+    monkeypatch.setattr(
+        stage, "paired_dev_games", lambda run, a, b: (play(run, *a), play(run, *b))
+    )
     monkeypatch.setattr(stage, "load_policy", lambda *_: doubles.policy())
     monkeypatch.setattr(stage, "read", lambda _: (random_episodes(random_wins), []))
     run.stage("shield", lambda: stage.body(run))
@@ -110,20 +114,50 @@ def test_dev_games_decide_where_policies_need_a_list_that_may_be_incomplete(
         assert played == {"bc": "bc", "bc-shielded": "bc-shielded"}
 
 
-def test_an_interrupted_decision_is_taken_again(tmp_path, monkeypatch):
+@pytest.mark.parametrize("renamed", [1, 2])
+def test_an_interrupted_decision_is_taken_again_without_a_further_game(
+    tmp_path, monkeypatch, renamed
+):
     run, _ = decide(tmp_path, monkeypatch, listed=0.0, shielded_wins=10)
+    if renamed == 1:  # it was killed between the two
+        run.path(stage.BC).rename(run.path(stage.SHIELDED))
+
+    def read_back(run, name, policy):
+        del policy
+        assert run.path(f"dev_games/{name}.jsonl").read_text() == name
+        return games(0, 10) if name == "bc-shielded" else games(5, 5)
+
+    monkeypatch.setattr(stage, "play_dev_games", read_back)
     monkeypatch.setattr(
-        stage, "play_dev_games", lambda run, name, _: _read_back(run, name)
+        stage,
+        "paired_dev_games",
+        lambda run, a, b: (read_back(run, *a), read_back(run, *b)),
     )
     assert stage.body(run)["shield"] == "valid"
+    played = {p.stem: p.read_text() for p in run.path("dev_games").iterdir()}
+    assert played == {"bc": "bc-shielded", "bc-unshielded": "bc"}
 
 
-def _read_back(run, name):
-    path = run.path(f"dev_games/{name}.jsonl")
-    if path.is_file():
-        assert path.read_text() == name
-    path.write_text(name)
-    return games(0, 10) if name == "bc-shielded" else games(5, 5)
+@pytest.mark.parametrize(("left", "played"), [(99, False), (100, True)])
+def test_steps_of_later_choices_are_not_spent_on_the_shield(
+    tmp_path, monkeypatch, left, played
+):
+    run, _ = decide(tmp_path, monkeypatch, shield="auto", of=10)
+    for path in run.path("dev_games").iterdir():
+        path.unlink()
+    planned = []
+
+    def steps(run, *names, later=0):
+        del run
+        planned.append((names, later))
+        return 100
+
+    monkeypatch.setattr(stage, "dev_game_steps", steps)
+    run.real_steps = types.SimpleNamespace(left=left)
+    monkeypatch.setattr(stage, "plays_dev_games", lambda *_: True)
+    stage.body(run)
+    assert planned == [(("bc-shielded",), 2)]
+    assert run.path("dev_games/bc-shielded.jsonl").is_file() == played
 
 
 @pytest.mark.parametrize(
