@@ -21,6 +21,7 @@ MIN_CHANGES, MIN_SHARE = 20, 0.05
 which they stay as they are."""
 MIN_ADVANTAGE = 0.2
 """By how much more of the changes than of the numbers must be at hand."""
+BLANK = "\0"
 _NUMBER = re.compile(r"0|-?[1-9]\d{0,8}")
 _CHANGE = re.compile(r"\+-?[1-9]\d{0,8}")
 _LIKE_A_CHANGE = re.compile(r"\+-?\d\S*|\+-\S*")
@@ -31,12 +32,14 @@ def write_changes(before: State, after: State) -> State:
     """Return the next state with its changed numbers as changes.
 
     A line has changes where exactly one line of the state before has the same words,
-    numbers aside, and other numbers. A next state that could not be read back stays as
-    it is, as one does that holds words such as `+4` of its own.
+    numbers aside, and other numbers. Where none has, and it has one number, that is a
+    change from 0: whether a thing is there already need not be known. A next state that
+    could not be read back stays as it is, as one does that holds words such as `+4` of
+    its own.
     """
-    old = _lines_by_frame(before)
+    old = _old_lines(before, after)
     out = tuple(
-        _written(old.get(_frame(line)), line) if line not in before else line
+        line if line in before else _written(old.get(_frame(line)), line)
         for line in after
     )
     return out if read_changes(before, out) == after else after
@@ -45,10 +48,11 @@ def write_changes(before: State, after: State) -> State:
 def read_changes(before: State, after: State) -> State:
     """Return the next state with its changes as numbers.
 
-    A change whose line has no number in the state before stays as it is
-    (`unread_changes`), as does a line of the state before.
+    A change is of 0 where no line of the state before has its words. One that could be
+    of several lines stays as it is (`unread_changes`), as does a line of the state
+    before.
     """
-    old = _lines_by_frame(before)
+    old = _old_lines(before, after)
     return tuple(
         line if line in before else _read(old.get(_frame(line)), line) for line in after
     )
@@ -74,7 +78,7 @@ def are_easier(episodes: Iterable[Episode]) -> bool:
                 return False
             after = write_changes(t.state, t.next_state)
             for line, new in zip(t.next_state, after, strict=True):
-                if line == new:
+                if line == new or _frame(line) not in map(_frame, t.state):
                     continue
                 others = (x for x in t.state if _frame(x) != _frame(line))
                 at_hand = _numbers((t.action, e.task.instruction, *others))
@@ -107,14 +111,21 @@ def with_changes(episodes: Sequence[Episode]) -> list[Episode]:
 
 
 def _frame(line: str) -> str:
-    """Return the line with its numbers and changes left out."""
-    return " ".join("#" if _ANY.fullmatch(w) else w for w in line.split(" "))
+    """Return the line with BLANK in the place of each number or change."""
+    return " ".join(BLANK if _ANY.fullmatch(w) else w for w in line.split(" "))
 
 
-def _lines_by_frame(state: State) -> dict[str, str]:
-    """Return the lines that are the only ones with their frame, by it."""
-    counts = Counter(map(_frame, state))
-    return {frame: line for line in state if counts[frame := _frame(line)] == 1}
+def _old_lines(before: State, after: State) -> dict[str, str]:
+    """Return what lines of the next state change, by their frame.
+
+    Lines of the state before that are the only ones with their frame; of other frames
+    with one number, a line in which it is 0.
+    """
+    counts = Counter(map(_frame, before))
+    old = {frame: line for line in before if counts[frame := _frame(line)] == 1}
+    new = {frame for line in after if (frame := _frame(line)) not in counts}
+    zeros = {f: f.replace(BLANK, "0") for f in new if f.count(BLANK) == 1}
+    return old | zeros
 
 
 def _written(old: str | None, line: str) -> str:

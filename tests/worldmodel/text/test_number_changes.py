@@ -26,8 +26,9 @@ HAND = [
     (("sand 4", "turn 3"), ("sand 0", "turn 4"), ("sand +-4", "turn +1")),
     (("row 2 column 5",), ("row 3 column 5",), ("row +1 column 5",)),
     (("depth -3",), ("depth -5",), ("depth +-2",)),
-    # A new thing, a line that was there, one that only moved.
-    (("ice 9",), ("ice 9", "sand 2"), ("ice 9", "sand 2")),
+    # A new thing, of which there was none; a line that only moved.
+    (("ice 9",), ("ice 9", "sand 2"), ("ice 9", "sand +2")),
+    ((), ("row 2 column 5", "wall # 3"), ("row 2 column 5", "wall # +3")),
     (("ice 9", "sand 2"), ("sand 2", "ice 9"), ("sand 2", "ice 9")),
     # Two lines with the same words: it could not be told which one.
     (("gate 1", "gate 2"), ("gate 1", "gate 5"), ("gate 1", "gate 5")),
@@ -162,7 +163,7 @@ def test_a_thought_of_another_writer_stays_as_it_is():
     assert changed.transitions == with_changes([episode])[0].transitions
 
 
-def test_a_change_of_what_is_not_there_is_an_error(fitted):
+def test_a_change_of_what_is_not_there_is_from_zero(fitted):
     tok = fitted[0]
     reply = [
         tok.control("next"),
@@ -171,6 +172,9 @@ def test_a_change_of_what_is_not_there_is_an_error(fitted):
         *prompts.reward_and_outcome_ids(tok, 0.0, "go"),
     ]
     answer = prompts.parse_reply(tok, reply, ("said ok", "ice 3"))
+    assert answer.error is None
+    assert answer.next_state == ("said ok", "ice 3", "sand 4")
+    answer = prompts.parse_reply(tok, reply, ("sand 1", "sand 2"))
     assert "a change of a number" in answer.error
     assert not unread_changes((), ("sand 4 -4 ++4 a+4",))
 
