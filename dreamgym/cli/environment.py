@@ -151,13 +151,13 @@ def _check(args: argparse.Namespace) -> int:
             )
     finally:
         env.close()
-    found, text = report.json(), report.text(name)
+    data, text = report.json(), report.text(name)
     if args.learn and report.faults:
         print("--learn: left out until the faults are mended", file=sys.stderr)
     elif args.learn:
         learned = _learn(name, args.max_episode_steps)
-        found["learning"], text = learned[0], f"{text}\n{learned[1]}"
-    print(json.dumps(found) if args.json else text)
+        data["learning"], text = learned[0], f"{text}\n{learned[1]}"
+    print(json.dumps(data) if args.json else text)
     return 1 if report.faults else 0
 
 
