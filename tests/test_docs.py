@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dreamgym.commands.study_file import read_study
+from dreamgym.commands.studies.study_file import read_study
 from dreamgym.config.presets import preset
 from dreamgym.config.stages import ServerConfig
 from dreamgym.envs.contract import checker

@@ -147,7 +147,7 @@ def print_study_estimate(study: Any, root: Path) -> None:
       RunError: the disk is too small for one run.
     """
     from dreamgym.commands import estimate
-    from dreamgym.commands.study import cell_root, unfinished
+    from dreamgym.commands.studies.study import cell_root, unfinished
     from dreamgym.run.directory import Run
     from dreamgym.run.display import progress_bar
     from dreamgym.stages.table import STAGES

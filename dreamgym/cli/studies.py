@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dreamgym.cli.options import add_track
 
 if TYPE_CHECKING:
-    from dreamgym.commands.study_file import Study
+    from dreamgym.commands.studies.study_file import Study
 
 
 def add(commands: Any) -> None:
@@ -39,8 +39,8 @@ def add(commands: Any) -> None:
 
 def _study(args: argparse.Namespace) -> None:
     from dreamgym.cli.estimate import print_study_estimate
-    from dreamgym.commands import study, study_curves
-    from dreamgym.commands.study_file import read_study
+    from dreamgym.commands.studies import study, study_curves
+    from dreamgym.commands.studies.study_file import read_study
     from dreamgym.run.directory import RunError
     from dreamgym.run.process import tune_process
     from dreamgym.run.tracking import require
@@ -73,7 +73,7 @@ def _study(args: argparse.Namespace) -> None:
 
 
 def _confirm(grid: "Study", cell: Any, root: Path, count: int) -> None:
-    from dreamgym.commands import study
+    from dreamgym.commands.studies import study
 
     if not study.confirm(grid, cell, root, count):
         print(
@@ -88,7 +88,7 @@ def _each(grid: "Study", body: Callable[[Any], object]) -> list[str]:
     not answer or the disk is full, because all further cells would fail, too.
     """
     from dreamgym.build.chat import ServerLost
-    from dreamgym.commands.study_file import cells
+    from dreamgym.commands.studies.study_file import cells
     from dreamgym.run.directory import RunError
 
     failed = []

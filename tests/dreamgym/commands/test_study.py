@@ -8,7 +8,7 @@ import pytest
 
 from dreamgym import cli
 from dreamgym.build import chat as run_chat
-from dreamgym.commands import study, study_file
+from dreamgym.commands.studies import study, study_file
 from dreamgym.config.presets import preset
 from dreamgym.run import directory
 from dreamgym.run import stage as stage_module

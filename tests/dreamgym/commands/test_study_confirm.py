@@ -6,7 +6,7 @@ import pytest
 
 from dreamgym import cli
 from dreamgym.build import environments
-from dreamgym.commands import study, study_file
+from dreamgym.commands.studies import study, study_file
 from dreamgym.run.stage import Late, Stage, StageTable
 from tests import doubles
 from tests.dreamgym.commands.common import no_cost, write_study

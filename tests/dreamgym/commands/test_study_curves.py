@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dreamgym.commands import study, study_curves, study_file
+from dreamgym.commands.studies import study, study_curves, study_file
 from dreamgym.run.directory import RunError
 from tests.dreamgym.commands.common import write_study
 

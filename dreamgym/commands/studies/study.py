@@ -15,7 +15,7 @@ from typing import Any
 
 from dreamgym.build import environments
 from dreamgym.build.environments import play_test_games
-from dreamgym.commands.study_file import VARIANT, Cell, Study, cells, config_of
+from dreamgym.commands.studies.study_file import VARIANT, Cell, Study, cells, config_of
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation import evaluate
 from dreamgym.evaluation.pages import study_table

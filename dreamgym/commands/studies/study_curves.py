@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dreamgym.commands.study import CELLS
-from dreamgym.commands.study_file import VARIANT, Study, cells, config_of
+from dreamgym.commands.studies.study import CELLS
+from dreamgym.commands.studies.study_file import VARIANT, Study, cells, config_of
 from dreamgym.evaluation.pages import step_curves
 from dreamgym.evaluation.step_factor import Played
 

@@ -1,0 +1,1 @@
+"""Studies: a grid of runs, its table and its curves."""
