@@ -98,6 +98,8 @@ SHORT = {
     "evaluate.tasks": 4,
 }
 """Fits that learn nothing: what counts is which steps are taken."""
+REFLECTS = {"warmstart.method": "sr"}
+"""Branches are taken even where no dev games can tell whether they helped."""
 PLANNER = {
     "planner.method": "best-of-n",
     "planner.simulations": 2,
@@ -171,7 +173,7 @@ def test_the_ledger_agrees_without_a_budget_too(
     ("steps", "settings", "fine_tune", "interrupt_at"),
     [
         (260, NARROW, True, ()),  # next to the minimum: no dev games
-        (900, SHORT, True, ("collect", "branch", "s2r")),
+        (900, SHORT | REFLECTS, True, ("collect", "branch", "s2r")),
         (2000, NARROW | {"env.id": FORKING}, True, ("warmstart", "train")),
         (2000, NARROW, False, ()),
         (2000, SHORT | {"transfer.method": "expert_iteration"}, True, ("s2r",)),
