@@ -236,6 +236,15 @@ class WarmstartConfig:
     reflections of the rule, and share of the fit's updates that this takes in addition
     to the budget, in [0, 1]; 0 takes the writer as it is."""
 
+    def method_with(self, dev_games: int) -> str:
+        """Return the method of a run with so many real dev games an evaluation.
+
+        "auto" needs some to tell whether self-reflection helped.
+        """
+        if self.method != "auto":
+            return self.method
+        return "sr" if dev_games else "bc"
+
     def __post_init__(self):
         for name, choices in (("method", METHODS), ("writer", WRITERS)):
             if getattr(self, name) not in choices:

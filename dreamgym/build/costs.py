@@ -56,13 +56,9 @@ def dev_games(config: RunConfig, workload: Workload) -> int:
     return budget.dev_games(c, workload.transitions, steps, games)
 
 
-def reflects(config: RunConfig, workload: Workload) -> bool:
-    """Return whether the warm start is more than behaviour cloning.
-
-    "auto" is where real dev games can tell whether it helps (dev_choice).
-    """
-    method = config.warmstart.method
-    return method != "bc" and (method != "auto" or dev_games(config, workload) > 0)
+def uses_early_experience(config: RunConfig, workload: Workload) -> bool:
+    """Return whether the warm start is more than behaviour cloning."""
+    return config.warmstart.method_with(dev_games(config, workload)) != "bc"
 
 
 def train_steps(config: RunConfig, workload: Workload) -> int:

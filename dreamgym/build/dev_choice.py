@@ -99,14 +99,8 @@ def compare_with_start(
 
 
 def warmstart_method(run: Run) -> str:
-    """Return the method of early experience, where the settings leave it open.
-
-    It takes real dev games to tell whether self-reflection helped.
-    """
-    method = run.config.warmstart.method
-    if method != "auto":
-        return method
-    return "sr" if dev_games(run) else "bc"
+    """Return the run's method of early experience, also where it is "auto"."""
+    return run.config.warmstart.method_with(dev_games(run))
 
 
 def nothing_to_gain(

@@ -133,7 +133,7 @@ def transition_source(
     episodes = refit_episodes(run, folder) if folder else training_share(run, train)
     return TransitionSource(
         tok=tok,
-        episodes=_as_written(tok, episodes),
+        episodes=_with_number_changes(tok, episodes),
         memory=replay_memory(run, train, folder),
         config=c.experience,
         names=names,
@@ -141,7 +141,9 @@ def transition_source(
     )
 
 
-def _as_written(tok: TextTokenizer, episodes: Sequence[Episode]) -> Sequence[Episode]:
+def _with_number_changes(
+    tok: TextTokenizer, episodes: Sequence[Episode]
+) -> Sequence[Episode]:
     """Return the episodes with changes for numbers, where the tokenizer writes them."""
     if not prompts.writes_changes(tok):
         return episodes
@@ -174,7 +176,7 @@ def fit_data(
     variations = variation_examples(tok, tasks, repeats=2, seed=c.seed)
     # Unweighted, so that its loss can be compared with that of other settings.
     held_out = transition_examples(
-        tok, _as_written(tok, dev), source.memory, c.experience
+        tok, _with_number_changes(tok, dev), source.memory, c.experience
     )
     sizes = text_sizes(tok, train, dev) | reply_tokens(first)
     tokens = round(mean_tokens(first), 1)

@@ -14,8 +14,8 @@ from dreamgym.build.costs import (
     UNCACHED,
     answers_per_query,
     dev_games,
-    reflects,
     train_steps,
+    uses_early_experience,
 )
 from dreamgym.commands.estimate import Estimate, time_of, workload_of
 from dreamgym.config.budget import division
@@ -128,7 +128,7 @@ def _dream_real_steps(c: RunConfig, workload: Workload) -> int:
     branches = c.branch.episodes * c.branch.alternatives * plan * (plan + 1) / 2
     branches = min(round(branches), c.branch.max_transitions or round(branches))
     every = max(c.train.monitor.real_eval_every, 1)
-    early = 2 * reflects(c, workload)
+    early = 2 * uses_early_experience(c, workload)
     games = dev_games(c, workload) * (early - (-c.train.updates // every))
     selection = round(games * workload.episode_steps)
     return collected + branches * bool(early) + selection

@@ -12,7 +12,7 @@ from dreamgym.agent.branching import (
 )
 from dreamgym.build import episodes as run_episodes
 from dreamgym.build import models
-from dreamgym.build.costs import reflects
+from dreamgym.build.costs import uses_early_experience
 from dreamgym.build.dev_choice import warmstart_method
 from dreamgym.build.environments import make_env
 from dreamgym.config.settings import RunConfig
@@ -99,7 +99,7 @@ def cost(config: RunConfig, workload: Workload) -> Cost:
     An environment that can be forked takes fewer.
     """
     c = config.branch
-    if not config.env.id or not reflects(config, workload):
+    if not config.env.id or not uses_early_experience(config, workload):
         return Cost()
     length = EXPERT_SHARE * workload.max_steps
     steps = c.episodes * c.alternatives * length * (length + 1) / 2

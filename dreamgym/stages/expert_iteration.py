@@ -92,7 +92,7 @@ def _choose(
         (player, warm),
         (NAME, policy),
         start="warmstart",
-        what=NAME,
+        what="expert iteration",
         expected_better=is_trusted(read_scorecard(run, remedy_folder(run))),
     )
     if numbers["kept"] != NAME:

@@ -28,7 +28,7 @@ from dreamgym.agent.reflection_writers import (
 from dreamgym.build import chat as run_chat
 from dreamgym.build import episodes as run_episodes
 from dreamgym.build import models
-from dreamgym.build.costs import dev_games, game_seconds, reflects
+from dreamgym.build.costs import dev_games, game_seconds, uses_early_experience
 from dreamgym.build.dev_choice import nothing_to_gain, warmstart_method
 from dreamgym.build.environments import play_dev_games, plays_dev_games
 from dreamgym.build.models import fit_model, load_policy, save_policy
@@ -235,7 +235,7 @@ def cost(config: RunConfig, workload: Workload) -> Cost:
 
     Those of bc are counted with a shield, which has to play them anew.
     """
-    if not reflects(config, workload):
+    if not uses_early_experience(config, workload):
         return Cost(disk=workload.model_bytes)
     fit = workload.fit(1.1 * config.bc.fit.steps)
     seconds = fit.seconds + 2 * dev_games(config, workload) * game_seconds(workload)

@@ -33,9 +33,9 @@ def write_changes(before: State, after: State) -> State:
 
     A line has changes where exactly one line of the state before has the same words,
     numbers aside, and other numbers. Where none has, and it has one number, that is a
-    change from 0: whether a thing is there already need not be known. A next state that
-    could not be read back stays as it is, as one does that holds words such as `+4` of
-    its own.
+    change from 0, so that a model need not look whether the thing is there already. A
+    next state that could not be read back stays as it is, as one does that holds words
+    such as `+4` of its own.
     """
     old = _old_lines(before, after)
     out = tuple(

@@ -29,6 +29,11 @@ WIDE = 6.0
 """Largest real steps, in units of the smallest ones, that leave room for few labels."""
 
 
+def tick_multiples(low: float, high: float) -> tuple[float, ...]:
+    """Return the multiples of a power of ten to label on an axis from low to high."""
+    return FEW_TICKS if high > WIDE * low else TICKS
+
+
 def mean_steps(played: Played) -> float:
     """Return the mean real steps over seeds."""
     return sum(played.steps.values()) / len(played.steps)
@@ -123,8 +128,7 @@ def plot(panels: Mapping[str, Curves], path: Path) -> bool:
             )
         axis.set_xscale("log")
         low, high = axis.get_xlim()
-        subs = FEW_TICKS if high > WIDE * low else TICKS
-        axis.xaxis.set_major_locator(ticker.LogLocator(subs=subs))
+        axis.xaxis.set_major_locator(ticker.LogLocator(subs=tick_multiples(low, high)))
         axis.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:,.0f}"))
         axis.xaxis.set_minor_locator(ticker.NullLocator())
         axis.set_ylim(0, 1)

@@ -170,7 +170,7 @@ class Hopeless(Doors):
 
 
 @pytest.mark.usefixtures("small")
-def test_an_environment_that_nobody_wins_is_told_what_it_lacks(capsys):
+def test_an_environment_that_nobody_wins_has_a_warning(capsys):
     main(["check", f"{__name__}:Hopeless", "--learn"])
     printed = capsys.readouterr().out
     assert "warning: there is nothing to imitate" in printed

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from dreamgym.commands.studies import study, study_curves, study_file
+from dreamgym.evaluation.pages import step_curves
 from dreamgym.run.directory import RunError
 from tests.dreamgym.commands.common import write_study
 
@@ -110,3 +111,9 @@ def test_curves_are_success_against_what_policies_cost(tmp_path):
     assert "Above 1 it needs fewer" in lines[-1]
     assert study_curves.plot(grid, root).is_file()
     assert study_curves.plot(grid, tmp_path / "none") is None
+
+
+def test_a_wide_axis_has_few_labels():
+    assert step_curves.tick_multiples(1e3, 5e3) == step_curves.TICKS
+    assert step_curves.tick_multiples(1e3, 2e4) == step_curves.FEW_TICKS
+    assert set(step_curves.FEW_TICKS) < set(step_curves.TICKS)

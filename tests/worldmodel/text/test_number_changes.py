@@ -77,7 +77,7 @@ def test_a_line_that_was_there_holds_no_change():
 
 
 @pytest.mark.parametrize("word", ["+0", "+04", "+4.", "+-", "+4x", "+-0"])
-def test_what_is_no_change_and_looks_like_one_is_told(word):
+def test_words_that_only_look_like_a_change_are_reported(word):
     assert unread_changes(("ice 3",), read_changes(("ice 3",), (f"ice {word}",)))
 
 
