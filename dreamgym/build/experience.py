@@ -34,7 +34,7 @@ from worldmodel.fidelity.cases import sample_cases
 from worldmodel.fitting import supervised
 from worldmodel.fitting.batches import Example
 from worldmodel.memory import Hidden, ReplayMemory
-from worldmodel.text import persistence, prompts, state_format
+from worldmodel.text import persistence, state_format
 from worldmodel.text.names import MAX_DRAWS, Groups
 from worldmodel.text.state_format import StateFormat
 from worldmodel.text.tokenizer import TextTokenizer
@@ -145,7 +145,7 @@ def _with_number_changes(
     tok: TextTokenizer, episodes: Sequence[Episode]
 ) -> Sequence[Episode]:
     """Return the episodes with changes for numbers, where the tokenizer writes them."""
-    if not prompts.writes_changes(tok):
+    if not tok.writes_changes:
         return episodes
     return reasoning.with_number_changes(episodes)
 

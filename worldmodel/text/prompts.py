@@ -97,7 +97,7 @@ def effect_ids(
     state takes the place of the script.
     """
     out = [tok.control("next")]
-    if writes_changes(tok):
+    if tok.writes_changes:
         after = write_changes(before, after)
     if full or len(before) > MAX_LINES:
         out += [tok.control("full"), *tok.encode("\n".join(after))]
@@ -116,11 +116,6 @@ def effect_ids(
                 lines = [edits.line_name(before, line) or before[line]]
         out += _lines_ids(tok, lines)
     return out
-
-
-def writes_changes(tok: AnyTokenizer) -> bool:
-    """Return whether numbers of a next state are written as what they change by."""
-    return tok.reference_rule is not None and tok.reference_rule.changes
 
 
 def _lines_ids(tok: AnyTokenizer, lines: Sequence[str]) -> list[int]:
@@ -378,7 +373,7 @@ def parse_reply(
             )
     except IndexError as missing_line:
         after, error = before, str(missing_line)
-    if writes_changes(tok):
+    if tok.writes_changes:
         after = read_changes(before, after)
         if unread := unread_changes(before, after):
             error = f"a change of a number that the state does not have: {unread[0]!r}"

@@ -301,6 +301,9 @@ class TextTokenizer:
             self.reference_rule = ReferenceRule.parse(self._files[REFERENCE_FILE])
             self.join = vocabulary[control_text(JOIN)]
             self.references = [vocabulary[control_text(r)] for r in REFERENCES]
+        rule = self.reference_rule
+        # Whether numbers of next states are written as changes (number_changes.py).
+        self.writes_changes = rule is not None and rule.changes
         self.vocab_size: int = max(vocabulary.values()) + 1
 
     @classmethod

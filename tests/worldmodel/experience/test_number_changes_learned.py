@@ -8,7 +8,6 @@ from tests.worldmodel.experience.test_markers import fitted
 from worldmodel import fidelity, reasoning
 from worldmodel.data.records import Episode, Task
 from worldmodel.experience.examples import train_tokenizer
-from worldmodel.text.prompts import writes_changes
 
 
 def stocks(count: int, seed: int) -> list[Episode]:
@@ -31,7 +30,7 @@ def test_a_model_that_writes_changes_adds_what_it_never_added(tmp_path):
 
     def exact(*, changes: bool) -> float:
         tok = train_tokenizer(train, 400, changes=changes)
-        assert writes_changes(tok) == changes
+        assert tok.writes_changes == changes
         written = reasoning.with_number_changes(train) if changes else train
         model = fitted(tok, written, tmp_path / f"{changes}", row_tokens=128)
         return fidelity.score(model, dev, limit=100)["exact"]["all"]["mean"]
