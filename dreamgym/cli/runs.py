@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dreamgym.cli.evaluating import add_evaluate_options, apply_evaluate_options
 from dreamgym.cli.options import (
     MESH_HELP,
     NO_TUNING,
@@ -17,7 +18,6 @@ from dreamgym.cli.options import (
     server_of,
     settings_help,
 )
-from dreamgym.cli.planning import add_plan_options, apply_plan_options
 from dreamgym.stages.table import STAGES
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def add(commands: Any) -> None:
         if name == "quickstart":
             command.add_argument("--no-transfer", action="store_true", help=NO_TUNING)
         if name == "evaluate":
-            add_plan_options(command)
+            add_evaluate_options(command)
     control = commands.add_parser("control", help="Run a control that must not gain")
     control.add_argument(
         "control",
@@ -211,7 +211,9 @@ def _stages(args: argparse.Namespace) -> None:
     require(args.track)
     mesh = parse_mesh(args.mesh) if args.mesh else None
     if args.command == "evaluate":
-        apply_plan_options(args)
+        apply_evaluate_options(args)
+        if args.confirm is not None:
+            return _confirm(args)
     source = _named_attempt(args)
     others = [] if source is None else [source]
     config = _settings(args, source)
@@ -264,6 +266,23 @@ def _stages(args: argparse.Namespace) -> None:
     if config.env.id:
         plan = f"dreamgym evaluate {root} --plan mpc"
         print(f"plan:    {plan}   (no real step but test games)")
+
+
+def _confirm(args: argparse.Namespace) -> None:
+    from dreamgym.commands import confirmation
+    from dreamgym.run.directory import Run
+    from dreamgym.run.process import tune_process
+    from worldmodel.backbone.mesh import make_mesh, parse_mesh
+
+    tune_process()
+    mesh = make_mesh(parse_mesh(args.mesh)) if args.mesh else None
+    with Run.open(args.run_dir, mesh) as run:
+        result = confirmation.confirm(run, args.confirm, args.policy)
+        print(confirmation.table(result))
+        print(
+            f"\ngames: {run.path(confirmation.FOLDER)}   "
+            f"numbers: {run.path(confirmation.FILE)}"
+        )
 
 
 def _named_attempt(args: argparse.Namespace) -> "Run | None":

@@ -1,6 +1,6 @@
 """The results of a run: results.json, table.md and the plots."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dreamgym.agent.config import FLOORS
@@ -61,10 +61,10 @@ def write_results(run: Run) -> dict[str, Any]:
         "seconds": {s: m["seconds"] for s in STAGES if (m := run.done(s)) is not None},
     }
     if played:
-        results["paired"] = _paired(run, played)
+        results["paired"] = paired_differences(run, played)
         for family, row in families.items():
             part = {n: evaluate.by_family(t)[family] for n, t in played.items()}
-            row["paired"] = _paired(run, part)
+            row["paired"] = paired_differences(run, part)
     else:
         results["skipped"] = environments.NO_ENV
     results["real_transitions"] = {
@@ -72,6 +72,11 @@ def write_results(run: Run) -> dict[str, Any]:
         for name in STAGES
         if (count := run.numbers(name).get("real_transitions"))
     } | ({"estimate": run.estimate_steps()} if run.estimate_steps() else {})
+    results["rounds"] = {  # expert iteration in the dream has only their number
+        name: rows
+        for name in STAGES
+        if isinstance(rows := run.numbers(name).get("rounds"), list)
+    }
     if run.config.budget.real_steps:
         results["budget"] = {
             "real_steps": run.config.budget.real_steps,
@@ -156,7 +161,14 @@ def _note(run: Run, policy: str) -> str | None:
     return training_note(curve) if all("rollouts" in row for row in curve) else None
 
 
-def _paired(run: Run, played: dict[str, Any]) -> dict[str, Any]:
+def paired_differences(
+    run: Run, played: Mapping[str, Sequence[Trajectory]]
+) -> dict[str, Any]:
+    """Return the differences of success between policies, paired by game.
+
+    Those that a reader asks for: of each trained policy to where it began, and of the
+    run with the dream to play without one.
+    """
     pairs = [
         ("dream", "warmstart"),
         ("dream", "bc"),

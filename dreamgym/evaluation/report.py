@@ -53,7 +53,7 @@ def table(results: dict[str, Any]) -> str:
         for name, d in group["paired"].items():
             out.append(f"- {name.replace('_', ' ')}: {difference_text(d)}")
         out.append("")
-    out += [*tool_tables(results), *_notes(results), *_closing(results)]
+    out += _lines_below(results)
     return "\n".join(out) + "\n"
 
 
@@ -82,8 +82,34 @@ def print_table(results: dict[str, Any], console: Console) -> None:
             pair = f"{printable(name).replace('_', ' ')}: {difference_text(d)}"
             console.print(Text(pair, "dim"))
         console.print()
-    for line in [*tool_tables(results), *_notes(results), *_closing(results)]:
+    for line in _lines_below(results):
         console.print(Text(printable(line)))
+
+
+def _lines_below(results: dict[str, Any]) -> list[str]:
+    """Return what stands below the tables of policies."""
+    parts = (tool_tables, _notes, _rounds, _closing)
+    return [line for part in parts for line in part(results)]
+
+
+def _rounds(results: dict[str, Any]) -> list[str]:
+    """A line for each round of real play, refit and dream that fine-tuned a policy."""
+    out = []
+    for name, rows in results.get("rounds", {}).items():
+        for number, row in enumerate(rows, 1):
+            line = (
+                f"- {name}, round {number}: {row['real_transitions']:,} real steps so "
+                f"far, {row['real_demonstrations']} tasks won in reality"
+            )
+            if "exact_predictable" in row:
+                line += (
+                    f", {percentage(row['exact_predictable'])} of predictable next "
+                    "states right after the refit"
+                )
+            if "dreamed_demonstrations" in row:
+                line += f", {row['dreamed_demonstrations']} more in the dream"
+            out.append(line)
+    return [*out, ""] if out else []
 
 
 def _closing(results: dict[str, Any]) -> list[str]:
@@ -133,17 +159,29 @@ def _cells(name: str, row: dict[str, Any]) -> list[str]:
     s = row["success"]
     return [
         name + " \\*" * bool(row.get("note")),
-        _percent(s["mean"]),
-        f"{_percent(s['low'])} to {_percent(s['high'])}",
-        str(s["episodes"]) + (f" (+{s['unscored']} unscored)" if s["unscored"] else ""),
+        percentage(s["mean"]),
+        interval_text(s),
+        games_text(s),
         _number(row["mean_return"]),
         _number(row["mean_steps"]),
-        _percent(row["invalid_action_rate"]),
+        percentage(row["invalid_action_rate"]),
         f"{row['real_transitions']:,}",
     ]
 
 
-def _percent(value: float | None) -> str:
+def games_text(success: Mapping[str, Any]) -> str:
+    """Format the number of games behind a rate, and of those that were not scored."""
+    unscored = success["unscored"]
+    return str(success["episodes"]) + (f" (+{unscored} unscored)" if unscored else "")
+
+
+def interval_text(success: Mapping[str, Any]) -> str:
+    """Format the 95 % interval of a rate."""
+    return f"{percentage(success['low'])} to {percentage(success['high'])}"
+
+
+def percentage(value: float | None) -> str:
+    """Format a share as a percentage with one decimal, "-" where there is none."""
     return "-" if value is None else f"{100 * value:.1f} %"
 
 

@@ -290,20 +290,17 @@ class TextTokenizer:
         )
         core.no_padding()
         core.no_truncation()
-        self._core, self._text = core, _plain(core)
-        self._files = {} if files is None else files
+        self._core, self._text, self._files = core, _plain(core), files or {}
         vocabulary = core.get_vocab(with_added_tokens=True)
         self._control = {c: vocabulary[control_text(c)] for c in CONTROLS}
         self._names = {i: c for c, i in self._control.items()}
-        self.reference_rule, self.join = None, -1
+        self.reference_rule, self.join, self.writes_changes = None, -1, False
         self.references: list[int] = []
         if REFERENCE_FILE in self._files:
             self.reference_rule = ReferenceRule.parse(self._files[REFERENCE_FILE])
+            self.writes_changes = self.reference_rule.changes
             self.join = vocabulary[control_text(JOIN)]
             self.references = [vocabulary[control_text(r)] for r in REFERENCES]
-        rule = self.reference_rule
-        # Whether numbers of next states are written as changes (number_changes.py).
-        self.writes_changes = rule is not None and rule.changes
         self.vocab_size: int = max(vocabulary.values()) + 1
 
     @classmethod

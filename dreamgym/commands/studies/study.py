@@ -13,8 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dreamgym.build import environments
-from dreamgym.build.environments import play_test_games
+from dreamgym.commands import confirmation
 from dreamgym.commands.studies.study_file import VARIANT, Cell, Study, cells, config_of
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation import evaluate
@@ -25,7 +24,7 @@ from dreamgym.run.runner import run_stages
 from dreamgym.stages.table import CONTROLS, PLAYERS, POLICIES, STAGES
 from worldmodel.data.records import atomic_write
 
-CELLS, CONFIRMATION = "cells", "confirmation"
+CELLS, CONFIRMATION = "cells", confirmation.FOLDER
 """Where finished cells lie: with the test tasks, and with tasks no cell had played."""
 
 
@@ -123,9 +122,7 @@ def confirm(study: Study, cell: Cell, root: Path, count: int) -> bool:
     first = _first(study)
     with Run.open(cell_root(root, config)) as run:
         have = [p for p in named if run.path(f"test/{p}.jsonl").is_file()]
-        tasks = environments.confirmation_tasks(run, first, count)
-        for policy in have:
-            play_test_games(run, policy, tasks, CONFIRMATION)
+        confirmation.play_games(run, have, first=first, count=count)
         row = json.loads(path.read_text()) | {"games": _games(run, CONFIRMATION)}
     row[CONFIRMATION] = [first, count]
     with atomic_write(root / CONFIRMATION / f"{config.digest()}.json") as file:

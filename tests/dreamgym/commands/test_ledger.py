@@ -161,6 +161,7 @@ def test_the_ledger_agrees_without_a_budget_too(
     if settings is ROUNDS:
         assert saw["planner"] > 0
         assert all(run.path(f"s2r/round-{n}/fidelity.json").is_file() for n in (1, 2))
+        assert [len(rows) for rows in results["rounds"].values()] == [2, 2, 2]
     if settings is MENDED:
         assert run.numbers("dream_check")["remedy"]["helped"] is False
         assert run.path("remedy/experience").is_dir()

@@ -86,6 +86,24 @@ def test_a_run_without_real_stages_says_so():
     assert report.table(empty).strip() == "real stages skipped: why"
 
 
+def test_each_round_of_fine_tuning_has_a_line():
+    rounds = [
+        {"real_transitions": 1486, "real_demonstrations": 273},
+        {
+            "real_transitions": 2000,
+            "real_demonstrations": 280,
+            "exact_predictable": 0.75,
+            "dreamed_demonstrations": 12,
+        },
+    ]
+    text = report.table(results() | {"rounds": {"s2r": rounds}})
+    assert "s2r, round 1: 1,486 real steps so far, 273 tasks won in reality\n" in text
+    assert (
+        "s2r, round 2: 2,000 real steps so far, 280 tasks won in reality, 75.0 % of "
+        "predictable next states right after the refit, 12 more in the dream"
+    ) in text
+
+
 def test_a_single_family_is_no_table_of_its_own():
     one = results()
     one["families"] = {"": one["families"][""]}

@@ -1,13 +1,25 @@
-"""The options of `dreamgym evaluate` with which the policies of a run plan."""
+"""The options of `dreamgym evaluate` for the policies of a finished run.
+
+They plan (`--plan`), or play test games that chose nothing (`--confirm`).
+"""
 
 import argparse
 from pathlib import Path
 
 from dreamgym.agent.config import PLANS
+from dreamgym.cli.options import changed_options
 
 
-def add_plan_options(command: argparse.ArgumentParser) -> None:
-    """Add the options with which the policies of a finished run plan."""
+def add_evaluate_options(command: argparse.ArgumentParser) -> None:
+    """Add the options with which the policies of a finished run play again."""
+    command.add_argument(
+        "--confirm",
+        type=int,
+        metavar="TASKS",
+        help="the policies of RUN play so many test tasks that none has played, and "
+        "the table has both: policies and settings that were chosen by test games look "
+        "better there than they are",
+    )
     group = command.add_argument_group(
         "planning in the dream",
         "The policies of RUN play its test games again, and try actions in the dream "
@@ -23,12 +35,18 @@ def add_plan_options(command: argparse.ArgumentParser) -> None:
         help="continue each candidate action in the dream (best-of-n), sample whole "
         "sequences (mpc), or search a tree (puct)",
     )
-    add("--policy", action="append", default=[], help="a policy (default: all tested)")
+    add(
+        "--policy",
+        action="append",
+        default=[],
+        help="a policy that plans, or plays the games of --confirm (default: all "
+        "that are tested)",
+    )
     add("--depth", type=int, metavar="H", help="dreamed steps ahead, at most")
     add("--simulations", type=int, metavar="M", help="candidates or paths a step")
 
 
-def apply_plan_options(args: argparse.Namespace) -> None:
+def apply_evaluate_options(args: argparse.Namespace) -> None:
     """Turn the options of planning into settings, a name and a run directory.
 
     Raises:
@@ -40,8 +58,12 @@ def apply_plan_options(args: argparse.Namespace) -> None:
                 f"RUN is {args.run} and --run-dir {args.run_dir}: give one"
             )
         args.run_dir = args.run
+    if args.confirm is not None:
+        _check_confirm_options(args)
     if args.plan is None:
         for name in ("policy", "depth", "simulations"):
+            if name == "policy" and args.confirm is not None:
+                continue
             if getattr(args, name) not in (None, []):
                 raise ValueError(f"--{name} has no effect without --plan")
         return
@@ -52,3 +74,15 @@ def apply_plan_options(args: argparse.Namespace) -> None:
         if (value := getattr(args, name)) is not None:
             args.settings.append(f"evaluate.plan.{name}={value}")
     args.name = args.name or args.plan
+
+
+def _check_confirm_options(args: argparse.Namespace) -> None:
+    """Raise a ValueError where --confirm has no run, no task, or stands with others."""
+    if args.confirm < 1:
+        raise ValueError(f"--confirm: expected at least 1 task, got {args.confirm}")
+    if args.run_dir is None:
+        raise ValueError("--confirm asks the policies of a finished run: give RUN")
+    if given := [f"--{k}" for k in ("plan", "name") if getattr(args, k) is not None]:
+        raise ValueError(f"--confirm plays as the run does: drop {given[0]}")
+    if given := changed_options(args):
+        raise ValueError(f"--confirm plays as the run does: drop {given[0]}")
