@@ -23,13 +23,15 @@ from tests.ledger import SPEC, Ledger
 pytestmark = pytest.mark.slow  # each test runs every stage
 
 
-def run_all(root, settings=None, *, fine_tune=True, interrupt_at=(), test=None):
-    """Run every stage; return the run and the steps that each stage took.
+def run_all(
+    root, settings=None, *, fine_tune=True, interrupt_at=(), test=None, base="tiny"
+):
+    """Run every stage of a preset; return the run and the steps that each took.
 
     Of the stages that play test tasks `test` is run, or all without one.
     """
     saw = dict[str, int]()
-    config = preset("tiny", {"env.id": SPEC} | (settings or {}))
+    config = preset(base, {"env.id": SPEC} | (settings or {}))
     with Run(root, config) as run:
         for name in stage_names(config, fine_tune=fine_tune):
             if test is not None and STAGES[name].test and name != test:
@@ -130,6 +132,43 @@ NARROW = SHORT | {
 }
 """A made-up run: few tasks, as many dev games as are paid for, and fine-tuning until
 the budget is spent."""
+
+
+CUT = SHORT | {
+    "collect.train_tasks": 24,
+    "collect.episodes": 60,
+    "collect.dev_tasks": 6,
+    "branch.episodes": 2,
+    "train.updates": 1,
+    "train.tasks_per_update": 4,
+    "train.monitor.real_eval_tasks": 4,
+    "expert_iteration.tasks": 4,
+    "expert_iteration.fresh_tasks": 4,
+    "expert_iteration.rounds": 1,
+    "transfer.updates": 1,
+    "transfer.tasks_per_update": 4,
+    "transfer.real_transitions": 100,
+    "planner.simulations": 2,
+    "planner.depth": 1,
+    "dream_check.force": True,
+    "model": "nano",
+}
+"""Sizes of a preset that change how much is played, and not which stages play."""
+
+
+@pytest.mark.parametrize("name", ["default", "small"])
+def test_the_ledger_agrees_with_every_preset(tmp_path, name):
+    """Of `tiny` the other tests are."""
+    Ledger.taken = Ledger.stop_at = 0
+    config = preset(name)
+    planned, method = config.planner.method != "none", config.transfer.method
+    run, saw = run_all(tmp_path / "run", CUT, test="evaluate/bc", base=name)
+    assert (run.config.preset, run.config.transfer.method) == (name, method)
+    results = check(run, saw)
+    real = sum(n for stage, n in saw.items() if not STAGES[stage].test)
+    assert sum(results["real_transitions"].values()) == real
+    assert (saw["planner"] > 0) == planned
+    assert saw["s2r"] > 0 < saw["real_only_total"]
 
 
 @pytest.mark.parametrize(
