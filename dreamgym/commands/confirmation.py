@@ -104,14 +104,14 @@ def confirm(run: Run, count: int, chosen: Sequence[str] = ()) -> dict[str, Any]:
 def table(result: dict[str, Any]) -> str:
     """Return the result as Markdown: a table of policies, and one of differences."""
     lines = [
-        "| policy | test games | success | 95 % | new games | success | 95 % |",
+        "| policy | test games | success | 95 % | fresh games | success | 95 % |",
         "|---|---|---|---|---|---|---|",
     ]
     for name, row in result["policies"].items():
         cells = [name, *_cells(row["test"]), *_cells(row["success"])]
         lines.append(f"| {' | '.join(cells)} |")
     if result["paired"]:
-        lines += ["", "| new games, paired | difference and 95 % |", "|---|---|"]
+        lines += ["", "| fresh games, paired | difference and 95 % |", "|---|---|"]
     for name, difference in result["paired"].items():
         title = name.replace("_minus_", " - ")
         lines.append(f"| {title} | {difference_text(difference)} |")

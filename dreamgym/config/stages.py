@@ -25,7 +25,7 @@ class EnvConfig:
     """The real environment."""
 
     id: str = "textworld"
-    """A registered id, "module:Class", "gymnasium:ID", the URL of an OpenEnv server, or
+    """A registered id, "module:Class", "gym:ID", the URL of an OpenEnv server, or
     "" where only episodes are at hand."""
     max_episode_steps: int = 0
     """Steps after which an episode is truncated, real or dreamed; 0: what the

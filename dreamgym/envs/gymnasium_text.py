@@ -1,22 +1,24 @@
-"""Gymnasium environments with small discrete spaces as text, by a plain naming rule.
+"""Gymnasium environments as text, by a plain rule (gymnasium_spaces.py).
 
-"gymnasium:ID" or "gymnasium:ID?name=value&..." (arguments of gymnasium.make):
-  observation 314          a number of a Discrete space
-  observation 14 10 0      the numbers of a Tuple or MultiDiscrete, in their order
+"gymnasium:ID", "gym:ID" or "gym:ID?name=value&..." (arguments of gymnasium.make):
+  observation 314          a number; a Dict has a line for each part, by its name
   parts 3 0 3 2            what `decode` of the environment says of it, where it has one
+  S F [F] F                its rendering, with render_mode=ansi
   reward -1                of the last step
-  action 2                 an action, as the agent writes it; several numbers likewise
+  move east right          an action, by its name; without names `action 2`
 
-A task is a seed. An episode succeeds where it terminates with the best reward that any
-end has in the environment's own table of transitions `P` (Taxi, FrozenLake,
-CliffWalking); without a table, where it terminates with a positive last reward. Where
-the table draws no lots, a shortest way to such an end is the expert's plan.
+A task is a seed. An episode succeeds where `info` says so (`success`, `is_success`);
+else where it terminates with the best reward that any end has in the environment's own
+table of transitions `P` (Taxi, FrozenLake, CliffWalking); without a table, where its
+return reaches the environment's `reward_threshold`; and without one, where it
+terminates with a positive last reward. Where the table draws no lots, a shortest way to
+a successful end is the expert's plan.
 """
 
 import hashlib
-import itertools
 import json
 import math
+import re
 import urllib.parse
 import warnings
 from collections.abc import Iterator, Mapping
@@ -24,24 +26,27 @@ from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces
 
 from dreamgym.envs.base import SPLITS, TextEnv
+from dreamgym.envs.gymnasium_spaces import (
+    action_texts,
+    instruction_in,
+    observation_lines,
+    unsupported_observation,
+)
 from worldmodel.data.records import Task
 
 PREFIX = "gymnasium:"
+PREFIXES = (PREFIX, "gym:")
 SEEDS = 1000
 """Tasks of a split, at most; and seeds among which different starts are looked for."""
-
-MAX_ACTIONS = 200
-"""Actions of a space, at most: each one is a valid action."""
 
 Table = Mapping[int, Mapping[int, list[Any]]]
 """P[state][action] -> (probability, next state, reward, terminated) of each outcome."""
 
 
 class GymnasiumText(TextEnv):
-    """A Gymnasium environment of discrete spaces, with text as its interface."""
+    """A Gymnasium environment with text as its interface."""
 
     gym_id: ClassVar[str] = ""
     gym_options: ClassVar[Mapping[str, Any]] = {}
@@ -49,13 +54,13 @@ class GymnasiumText(TextEnv):
     def __init__(self) -> None:
         super().__init__()
         self._env = gymnasium.make(self.gym_id, **self.gym_options)
-        self._actions = _action_texts(self.gym_id, self._env.action_space)
-        _number_list(self.gym_id, self._env.observation_space)
+        self._actions = action_texts(self._env)
         self._table = _table_of(self._env)
         self._best_end = None if self._table is None else _best_end(self._table)
         self.deterministic = self._table is not None and not _draws(self._table)
         spec = self._env.spec
         self.max_episode_steps = None if spec is None else spec.max_episode_steps
+        self._threshold = None if spec is None else spec.reward_threshold
         self._open = False
 
     def reset(
@@ -67,11 +72,13 @@ class GymnasiumText(TextEnv):
         seed = seed if task is None else task.options.get("seed", seed)
         observation, _ = self._env.reset(seed=seed)
         self._observation, self._open, self._steps = observation, True, 0
+        self._return = 0.0
         name = self.gym_id.split("/")[-1].rpartition("-v")[0] or self.gym_id
-        return self._text(0.0), {"instruction": f"win {name}"}
+        instruction = instruction_in(self._env.observation_space, observation)
+        return self._text(0.0), {"instruction": instruction or f"win {name}"}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take one action, such as `action 2`.
+        """Take one action, such as `action 2`, or any text where actions are texts.
 
         Raises:
           RuntimeError: there is no running episode.
@@ -80,25 +87,46 @@ class GymnasiumText(TextEnv):
             raise RuntimeError("step() needs a running episode: call reset() first")
         self._steps += 1
         late = self._steps >= (self.max_episode_steps or math.inf)
-        if action not in self._actions:
+        known = self._env.action_space if self._actions is None else self._actions
+        if action not in known:
             self._open = not late
             text = f"{self._text(0.0)}\nunknown action"
             return text, 0.0, False, late, {"success": False, "invalid": True}
-        result = self._env.step(self._actions[action])
-        self._observation, reward, terminated, truncated = result[:4]
+        result = self._env.step(
+            action if self._actions is None else self._actions[action]
+        )
+        self._observation, reward, terminated, truncated, said = result
         reward, terminated = float(reward), bool(terminated)
+        self._return += reward
         truncated = (bool(truncated) or late) and not terminated
         self._open = not (terminated or truncated)
-        good = reward > 0 if self._best_end is None else reward == self._best_end
-        info = {"success": terminated and good, "invalid": False}
+        success = self._succeeded(reward, terminated, truncated, said)
+        info = {"success": success, "invalid": False}
         return self._text(reward), reward, terminated, truncated, info
 
+    def _succeeded(
+        self, reward: float, terminated: bool, truncated: bool, said: Mapping[str, Any]
+    ) -> bool:
+        for name in ("success", "is_success"):
+            if name in said:
+                return bool(said[name])
+        if self._table is not None:
+            return terminated and reward == self._best_end
+        if self._threshold is not None:
+            return (terminated or truncated) and self._return >= self._threshold
+        return terminated and reward > 0
+
     def _text(self, reward: float) -> str:
-        lines = [f"observation {_numbers(self._observation)}", f"reward {reward:g}"]
+        lines = self._lines()
         decode: Any = getattr(self._env.unwrapped, "decode", None)
-        if decode is not None:
-            lines.insert(1, f"parts {' '.join(map(str, decode(self._observation)))}")
-        return "\n".join(lines)
+        if decode is not None and isinstance(self._observation, int | np.integer):
+            lines.append(f"parts {' '.join(map(str, decode(self._observation)))}")
+        if self._env.render_mode == "ansi":
+            lines += _rendering(self._env.render())
+        return "\n".join([*lines, f"reward {reward:g}"])
+
+    def _lines(self) -> list[str]:
+        return observation_lines(self._env.observation_space, self._observation)
 
     def tasks(self, split: str) -> list[Task]:
         """Return seeds; where no lots are drawn, one of every start, each in one split.
@@ -107,7 +135,8 @@ class GymnasiumText(TextEnv):
         """
         starts: dict[str, int] = {}
         for seed in range(SEEDS if self.deterministic else 0):
-            starts.setdefault(_numbers(self._env.reset(seed=seed)[0]), seed)
+            self._observation = self._env.reset(seed=seed)[0]
+            starts.setdefault("\n".join(self._lines()), seed)
         first = SEEDS * SPLITS.index(split)
         seeds = list(range(first, first + SEEDS))
         if len(starts) >= 10:
@@ -125,25 +154,34 @@ class GymnasiumText(TextEnv):
             for seed in seeds
         ]
 
-    def valid_actions(self) -> list[str]:
-        """Return every action of the space."""
-        return list(self._actions)
-
     def close(self) -> None:
         """Close the environment."""
         self._env.close()
 
 
-class GymnasiumTextWithExpert(GymnasiumText):
+class GymnasiumTextWithActions(GymnasiumText):
+    """A Gymnasium environment whose actions can be listed.
+
+    A class of its own, because an environment lists actions if it has the method
+    (envs/base.py, HasValidActions).
+    """
+
+    def valid_actions(self) -> list[str]:
+        """Return every action of the space."""
+        assert self._actions is not None
+        return list(self._actions)
+
+
+class GymnasiumTextWithExpert(GymnasiumTextWithActions):
     """A Gymnasium environment whose table of transitions draws no lots.
 
-    The expert is a class of its own, because an environment has one if it has the
-    method (envs/base.py, HasExpert).
+    It has an expert (envs/base.py, HasExpert).
     """
 
     def expert(self) -> list[str]:
         """Return a shortest plan to a successful end; empty where there is none."""
         assert self._table is not None
+        assert self._actions is not None
         start = int(self._env.get_wrapper_attr("s"))
         plan = _shortest(self._table, start, self._best_end)
         texts = {value: text for text, value in self._actions.items()}
@@ -154,9 +192,9 @@ def adapter(spec: str) -> type[GymnasiumText]:
     """Return the class of "gymnasium:ID?name=value", made anew without arguments.
 
     Raises:
-      ValueError: Gymnasium does not know the id, or its spaces are not small.
+      ValueError: Gymnasium does not know the id, or its spaces are not text.
     """
-    gym_id, _, query = spec.removeprefix(PREFIX).partition("?")
+    gym_id, _, query = spec.partition(":")[2].partition("?")
     options = {k: _value(v) for k, v in urllib.parse.parse_qsl(query)}
     try:
         with warnings.catch_warnings():  # the error says it too
@@ -165,16 +203,41 @@ def adapter(spec: str) -> type[GymnasiumText]:
     except (gymnasium.error.Error, TypeError, ImportError) as error:
         raise ValueError(f"environment {spec!r}: {error}") from error
     try:
-        _action_texts(gym_id, env.action_space)
-        _number_list(gym_id, env.observation_space)
-        table = _table_of(env)
+        base = _class_of(env)
+    except ValueError as error:
+        raise ValueError(
+            f"{spec}: {error}; write an adapter, a dreamgym.TextEnv "
+            "(docs/how-to/environments.md)"
+        ) from None
     finally:
         env.close()
-    solvable = table is not None and not _draws(table)
-    base = GymnasiumTextWithExpert if solvable else GymnasiumText
     members = {"gym_id": gym_id, "gym_options": options, "__doc__": spec}
     adapted: Any = type(base.__name__, (base,), members)
     return adapted
+
+
+def _class_of(env: gymnasium.Env) -> type[GymnasiumText]:
+    """Return the class for an environment; raise a ValueError where it is no text."""
+    if (part := unsupported_observation(env.observation_space)) is not None:
+        raise ValueError(
+            "expected observations of Text, Discrete, MultiDiscrete, MultiBinary, a "
+            f"small Box, or a Dict or Tuple of these, got {part}"
+        )
+    if action_texts(env) is None:
+        return GymnasiumText
+    table = _table_of(env)
+    solvable = table is not None and not _draws(table)
+    return GymnasiumTextWithExpert if solvable else GymnasiumTextWithActions
+
+
+_MARKED = re.compile(r"\x1b\[4\d[;\d]*m(.+?)\x1b\[0m")
+_ESCAPE = re.compile(r"\x1b\[[;\d]*m")
+
+
+def _rendering(text: Any) -> list[str]:
+    """Return a rendering as lines; what its colour of the ground marks has brackets."""
+    plain = _ESCAPE.sub("", _MARKED.sub(r"[\1]", str(text)))
+    return [line.rstrip() for line in plain.splitlines() if line.strip()]
 
 
 def _table_of(env: gymnasium.Env) -> Table | None:
@@ -194,61 +257,6 @@ def _value(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
-
-
-def _numbers(value: Any) -> str:
-    return " ".join(str(int(n)) for n in np.ravel(np.asarray(value)))
-
-
-def _ranges(space: spaces.Space) -> list[range] | None:
-    """Return the numbers that each part of a space may be; None where it has others."""
-    if isinstance(space, spaces.Discrete):
-        return [range(int(space.start), int(space.start) + int(space.n))]
-    if isinstance(space, spaces.MultiBinary):
-        return [range(2)] * int(np.prod(space.shape))
-    if isinstance(space, spaces.MultiDiscrete):
-        starts = np.ravel(space.start)
-        pairs = zip(starts, np.ravel(space.nvec), strict=True)
-        return [range(int(a), int(a) + int(n)) for a, n in pairs]
-    if isinstance(space, spaces.Tuple):
-        ranges: list[range] = []
-        for part in space.spaces:
-            numbers = _ranges(part)
-            if numbers is None:
-                return None
-            ranges += numbers
-        return ranges
-    return None
-
-
-def _number_list(gym_id: str, space: spaces.Space) -> list[range]:
-    ranges = _ranges(space)
-    if ranges is None:
-        raise ValueError(
-            f"{PREFIX}{gym_id}: expected spaces of Discrete, MultiDiscrete, "
-            f"MultiBinary or a Tuple of these, got {space}; write an adapter, a "
-            "dreamgym.TextEnv (docs/how-to/environments.md)"
-        )
-    return ranges
-
-
-def _action_texts(gym_id: str, space: spaces.Space) -> dict[str, Any]:
-    """Return the text of each action of a space, and what step() takes for it."""
-    ranges = _number_list(gym_id, space)
-    count = int(np.prod([len(r) for r in ranges]))
-    if count > MAX_ACTIONS or isinstance(space, spaces.Tuple):
-        raise ValueError(
-            f"{PREFIX}{gym_id}: expected at most {MAX_ACTIONS} actions of one "
-            f"Discrete, MultiDiscrete or MultiBinary, got {space}; write an adapter, "
-            "a dreamgym.TextEnv (docs/how-to/environments.md)"
-        )
-    single = isinstance(space, spaces.Discrete)
-    return {
-        f"action {' '.join(map(str, values))}": (
-            values[0] if single else np.array(values, space.dtype)
-        )
-        for values in itertools.product(*ranges)
-    }
 
 
 # --- tables of transitions ---

@@ -1,4 +1,4 @@
-"""Environments by name: an id, "module:Class", "gymnasium:ID", "mcp:FILE", or a URL.
+"""Environments by name: an id, "module:Class", "gym:ID", "mcp:FILE", or a URL.
 
 Some ids have tasks that are environments by themselves: "miniwob:login-user".
 
@@ -43,7 +43,7 @@ def parse_spec(spec: str) -> type[gymnasium.Env]:
       ValueError: the name is neither; the message lists the registered ids. Or its
         class is no environment.
     """
-    if spec.startswith(gymnasium_text.PREFIX):
+    if spec.startswith(gymnasium_text.PREFIXES):
         return gymnasium_text.adapter(spec)
     if spec.startswith(SCHEMES):
         from dreamgym.envs.remote.env import remote_class
@@ -58,7 +58,7 @@ def parse_spec(spec: str) -> type[gymnasium.Env]:
     if not target.partition(":")[2]:
         raise ValueError(
             f"unknown environment {spec!r}: expected one of {sorted(ENVIRONMENTS)} "
-            'or "module:Class" or "gymnasium:ID" or "mcp:FILE" or the URL of an '
+            'or "module:Class" or "gym:ID" or "mcp:FILE" or the URL of an '
             "OpenEnv server"
         )
     factory = imported(spec, target)
@@ -68,7 +68,7 @@ def parse_spec(spec: str) -> type[gymnasium.Env]:
 
 
 def make(spec: str, **kwargs: Any) -> gymnasium.Env:
-    """Return a new environment of a registered id, "module:Class", "gymnasium:ID".
+    """Return a new environment of a registered id, "module:Class", "gym:ID".
 
     Raises:
       ValueError: the name is neither, its class wants other arguments or raises, or
@@ -107,6 +107,7 @@ def _no_environment(spec: str) -> ValueError:
 
 def _is_users(spec: str) -> bool:
     """Whether a name is that of a class of the user, "module:Class"."""
-    if spec in ENVIRONMENTS or spec.startswith((gymnasium_text.PREFIX, MCP, *SCHEMES)):
+    prefixes = (*gymnasium_text.PREFIXES, MCP, *SCHEMES)
+    if spec in ENVIRONMENTS or spec.startswith(prefixes):
         return False
     return spec.partition(":")[0] not in FAMILIES
