@@ -31,8 +31,8 @@ MESH_HELP = "devices, as data=N,fsdp=N,tensor=N; data=0 takes the rest (default:
 
 NO_TUNING = "stop before the real fine-tuning; the command without it goes on"
 ENV_HELP = (
-    "a registered id (textworld, textcraft, miniwob or miniwob:TASK, "
-    "scienceworld or scienceworld:TASK), "
+    "a registered id (textworld or textworld:GAME, textcraft, miniwob or "
+    "miniwob:TASK, scienceworld or scienceworld:TASK), "
     '"module:Class", "gym:ID", "mcp:FILE" (an MCP server with tasks) or the URL '
     "of an OpenEnv server, http://HOST:PORT (default: textworld)"
 )

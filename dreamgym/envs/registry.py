@@ -24,6 +24,7 @@ ENVIRONMENTS = {
 FAMILIES = {
     "miniwob": "dreamgym.envs.suites.miniwob:one_page",
     "scienceworld": "dreamgym.envs.suites.scienceworld:one_task_type",
+    "textworld": "dreamgym.envs.suites.textworld_games:one_game",
 }
 """Functions that return the environment of one task of an id: "ID:TASK"."""
 

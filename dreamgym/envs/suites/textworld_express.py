@@ -116,7 +116,7 @@ class TextWorldExpress(TextEnv):
     """
 
     deterministic = True
-    families = tuple(GAMES)
+    families: tuple[str, ...] = tuple(GAMES)
 
     def __init__(self, *, max_steps: int = MAX_STEPS):
         super().__init__()
@@ -170,7 +170,8 @@ class TextWorldExpress(TextEnv):
         task = (options or {}).get("task")
         if task is None:
             number = int(self.np_random.integers(2 * SEEDS["train"]))
-            task = _task(self.families[number % 2], number // 2, "train")
+            family = self.families[number % len(self.families)]
+            task = _task(family, number // 2, "train")
         chosen = task.options
         game, fold = chosen.get("family"), chosen.get("fold")
         if game not in GAMES or fold not in FOLDS or "seed" not in chosen:
@@ -212,7 +213,7 @@ class TextWorldExpress(TextEnv):
 
     def tasks(self, split: str) -> list[Task]:
         """Return distinct games of a split, the families in turn."""
-        return _distinct_tasks(split)
+        return [t for t in _distinct_tasks(split) if t.family in self.families]
 
     def expert(self) -> list[str]:
         """Return a shortest plan from the start of the task.
