@@ -1,4 +1,4 @@
-"""Environments by name: an id, "module:Class", "gym:ID", "mcp:FILE", or a URL.
+"""Environments by name: an id, "module:Class", "gym:ID", "mix:A,B", "mcp:FILE", a URL.
 
 Some ids have tasks that are environments by themselves: "miniwob:login-user".
 
@@ -28,6 +28,9 @@ FAMILIES = {
 }
 """Functions that return the environment of one task of an id: "ID:TASK"."""
 
+MIX = "mix:"
+"""How the name of a mixture of environments begins."""
+
 MCP = "mcp:"
 """How the name of an environment begins that is an MCP server with a file of tasks."""
 
@@ -50,6 +53,8 @@ def parse_spec(spec: str) -> type[gymnasium.Env]:
         from dreamgym.envs.remote.env import remote_class
 
         return remote_class(spec)
+    if spec.startswith(MIX):
+        return imported(spec, "dreamgym.envs.mixture:mixture_class")(spec)
     if spec.startswith(MCP):
         return imported(spec, "dreamgym.envs.mcp.env:mcp_class")(spec)
     suite, _, task = spec.partition(":")
@@ -59,7 +64,7 @@ def parse_spec(spec: str) -> type[gymnasium.Env]:
     if not target.partition(":")[2]:
         raise ValueError(
             f"unknown environment {spec!r}: expected one of {sorted(ENVIRONMENTS)} "
-            'or "module:Class" or "gym:ID" or "mcp:FILE" or the URL of an '
+            'or "module:Class" or "gym:ID" or "mix:A,B" or "mcp:FILE" or the URL of an '
             "OpenEnv server"
         )
     factory = imported(spec, target)
@@ -108,7 +113,7 @@ def _no_environment(spec: str) -> ValueError:
 
 def _is_users(spec: str) -> bool:
     """Whether a name is that of a class of the user, "module:Class"."""
-    prefixes = (*gymnasium_text.PREFIXES, MCP, *SCHEMES)
+    prefixes = (*gymnasium_text.PREFIXES, MIX, MCP, *SCHEMES)
     if spec in ENVIRONMENTS or spec.startswith(prefixes):
         return False
     return spec.partition(":")[0] not in FAMILIES

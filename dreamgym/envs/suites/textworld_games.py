@@ -184,6 +184,11 @@ def one_game(name: str) -> type[TextEnv]:
             f"{sorted([*SETTINGS, *GAMES])}"
         )
     settings = dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
+    for key, value in settings.items():
+        if not value.isdecimal():  # the game would leave it out without a word
+            raise ValueError(
+                f"game {game!r}: expected a whole number as {key}, got {value!r}"
+            )
     if game in GAMES:
         if settings:
             raise ValueError(f"the game {game!r} takes no settings, got {query!r}")

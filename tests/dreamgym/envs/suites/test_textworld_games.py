@@ -86,7 +86,8 @@ def test_settings_of_a_game_are_given_in_its_name():
     base.begin(env, env.tasks("train")[0])
     assert sum(action.startswith("take ") for action in env.expert()) == 4
     for spec, message in (
-        ("twc?colour=red", "Unrecognized property name.*numItemsToPutAway"),
+        ("twc?colour=3", "Unrecognized property name.*numItemsToPutAway"),
+        ("twc?numLocations=two", "expected a whole number as numLocations"),
         ("coin?numLocations=3", "'coin' takes no settings"),
         ("chess", "unknown game.*'arithmetic', 'coin', 'cookingworld'"),
     ):
