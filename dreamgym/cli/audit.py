@@ -1,6 +1,7 @@
-"""Commands that audit a finished run: its card, and its games in other words."""
+"""Commands that audit finished runs: cards, other words, other environments."""
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,19 @@ def add(commands: Any) -> None:
         help="probability of a lost reply, and of a wrong letter (%(default)s)",
     )
     command.set_defaults(body=_robustness)
+    matrix = commands.add_parser(
+        "transfer-matrix",
+        help="Play policies in each other's environments",
+        description="A policy of each RUN plays the test games of every RUN. The table "
+        "has a row for each policy and a column for each environment; differences are "
+        "to the policy that was trained there, paired by game.",
+    )
+    argument = matrix.add_argument
+    argument("run_dirs", type=Path, nargs="+", metavar="RUN", help="two runs or more")
+    argument("--policy", default="", help="its name (default: the last trained one)")
+    argument("--games", type=int, metavar="N", help="games of each run (default: all)")
+    argument("--json", action="store_true", help="everything as one JSON object")
+    matrix.set_defaults(body=_transfer_matrix)
 
 
 def _card(args: argparse.Namespace) -> None:
@@ -57,3 +71,12 @@ def _robustness(args: argparse.Namespace) -> None:
     kinds = [kind for kind in args.perturb.split(",") if kind]
     run = Run.open(args.run_dir)
     print(table(robustness(run, args.policy, kinds, args.rate)))
+
+
+def _transfer_matrix(args: argparse.Namespace) -> None:
+    from dreamgym.commands.transfer_matrix import table, transfer_matrix
+    from dreamgym.run.process import tune_process
+
+    tune_process()
+    result = transfer_matrix(args.run_dirs, policy=args.policy, games=args.games)
+    print(json.dumps(result) if args.json else table(result))
