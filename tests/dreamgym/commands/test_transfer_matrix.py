@@ -50,7 +50,7 @@ def runs(tmp_path, monkeypatch):
     return corridor, lamps, loaded
 
 
-def test_each_policy_plays_in_every_environment(runs, capsys):
+def test_each_policy_plays_in_every_environment(runs, capsys, monkeypatch):
     corridor, lamps, loaded = runs
     roots = [str(corridor.root), str(lamps.root)]
     assert main(["transfer-matrix", *roots, "--json"]) == 0
@@ -65,9 +65,9 @@ def test_each_policy_plays_in_every_environment(runs, capsys):
     assert first["difference"] is None
     assert second["difference"]["mean"] == -1
     assert loaded == [("a", "dream"), ("b", "dream")] * 2
-    loaded.clear()
-    assert main(["transfer-matrix", *roots]) == 0
-    assert loaded == []  # the games stand
+    with monkeypatch.context() as closed:  # the games stand
+        closed.setattr(doubles.Corridor, "step", lambda *_: 1 / 0)
+        assert main(["transfer-matrix", *roots]) == 0
     output = capsys.readouterr().out
     assert "| dream of b | 0.0 % (-1.000 [" in output
     assert "| **100.0 %** |" in output
