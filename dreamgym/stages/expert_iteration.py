@@ -82,7 +82,7 @@ def _choose(
     """Choose between the warm start and the policy of the last round.
 
     In a dream whose leading numbers reach what is required, it is expected to be
-    better: it imitates more wins. It is then kept unless it clearly loses dev games.
+    better: it imitates more wins. It is then kept unless it wins fewer dev games.
     """
     player = player_of(run, "warmstart")
     if not plays_dev_games(run, player, NAME):
@@ -94,6 +94,7 @@ def _choose(
         start="warmstart",
         what="expert iteration",
         expected_better=is_trusted(read_scorecard(run, remedy_folder(run))),
+        standard_errors=0.0,
     )
     if numbers["kept"] != NAME:
         return Choice(False, numbers, start)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from dreamgym.build.dev_choice import compare_with_start
+from dreamgym.build import dev_choice
+from dreamgym.build.dev_choice import compare_on_dev_games, compare_with_start
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run
 from tests import doubles
@@ -50,3 +51,45 @@ def test_what_must_win_by_a_standard_error_says_so(
     assert choice.numbers["kept"] == "expert_iteration"
     assert f"the policy is expert_iteration: of the real dev games {note}" in error
     assert ("standard error" in error) == (after > 0.5)
+
+
+def games(won, count=19):
+    tasks = doubles.tasks("train")[:count]
+    return [
+        doubles.trajectory(
+            t, doubles.plan(t.initial_state) if i < won else ["fly"], index=i
+        )
+        for i, t in enumerate(tasks)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("won", "expected", "standard_errors", "kept"),
+    [
+        (15, True, 0.0, "start"),  # one game fewer
+        (15, True, 1.0, "after"),  # which is a standard error, and no more
+        (13, True, 1.0, "start"),
+        (16, True, 0.0, "after"),
+        (16, False, 1.0, "start"),
+        (17, False, 1.0, "after"),
+    ],
+)
+def test_a_policy_that_is_expected_to_be_better_may_win_as_many(
+    tmp_path, monkeypatch, won, expected, standard_errors, kept
+):
+    """The first one has won 16 of 19 games."""
+    monkeypatch.setattr(dev_choice, "plays_dev_games", lambda *_: True)
+    monkeypatch.setattr(
+        dev_choice, "paired_dev_games", lambda *_: (games(16), games(won))
+    )
+    numbers = compare_on_dev_games(
+        Run(tmp_path, preset("tiny")),
+        ("before", doubles.policy()),
+        ("after", doubles.policy()),
+        start="start",
+        what="it",
+        expected_better=expected,
+        standard_errors=standard_errors,
+    )
+    assert numbers["kept"] == kept
+    assert ("note" in numbers) == (kept == "start")
