@@ -1,4 +1,4 @@
-"""Commands that audit finished runs: cards, other words, other environments."""
+"""Commands that look into finished runs: steps, causes, cards, other environments."""
 
 import argparse
 import json
@@ -8,6 +8,7 @@ from typing import Any
 
 def add(commands: Any) -> None:
     """Add the subcommands and the functions they run."""
+    _add_show(commands)
     card = commands.add_parser(
         "card",
         help="Print the evaluation card of each policy of a run",
@@ -55,6 +56,51 @@ def add(commands: Any) -> None:
     matrix.set_defaults(body=_transfer_matrix)
 
 
+def _add_show(commands: Any) -> None:
+    show = commands.add_parser(
+        "show",
+        help="Show a dreamed step next to the real one",
+        description="Show one step of a dev episode of RUN, real and dreamed: states, "
+        "reward and end, the dream's reasoning, its confidence and what it recalled, "
+        "with a legend. --html writes the same as a page, with the whole episode.",
+    )
+    doctor = commands.add_parser(
+        "doctor", help="Explain a disappointing run, and what to change first"
+    )
+    doctor.add_argument("run_dir", type=Path, metavar="RUN")
+    doctor.set_defaults(body=_doctor)
+    add = show.add_argument
+    add("run_dir", type=Path, metavar="RUN")
+    add("--episode", metavar="ID", help="an id in RUN/dev.jsonl (default: the first)")
+    add("--step", type=int, metavar="N", help="from 1 (default: one with a change)")
+    add("--all", action="store_true", help="all steps; the dream goes on from its own")
+    add("--html", type=Path, metavar="FILE", help="write a page to FILE, too")
+    add(
+        "--update",
+        type=int,
+        metavar="N",
+        help="the rollouts that update N learned from (train.keep_rollouts); with "
+        "--episode one of them, step by step, with every part of its rewards",
+    )
+    add(
+        "--why",
+        action="store_true",
+        help="which lines of the state moved an action: the step of a test game of "
+        "--policy, and how much less likely its action is without each line",
+    )
+    add(
+        "--policy",
+        help="whose training --update is of (default: dream), or whose game --why "
+        "explains (default: the last policy that was tested)",
+    )
+    show.set_defaults(body=_show)
+    report = commands.add_parser(
+        "report", help="Print the table of a finished run, write its report.html"
+    )
+    report.add_argument("run_dir", type=Path, metavar="RUN")
+    report.set_defaults(body=_report)
+
+
 def _card(args: argparse.Namespace) -> None:
     from dreamgym.commands.card import cards, table
     from dreamgym.run.directory import Run
@@ -80,3 +126,70 @@ def _transfer_matrix(args: argparse.Namespace) -> None:
     tune_process()
     result = transfer_matrix(args.run_dirs, policy=args.policy, games=args.games)
     print(json.dumps(result) if args.json else table(result))
+
+
+def _show(args: argparse.Namespace) -> None:
+    from dreamgym.commands.show import show
+    from dreamgym.run.directory import Run
+    from dreamgym.run.display import output_console
+    from dreamgym.run.process import tune_process
+
+    run = Run.open(args.run_dir)
+    if args.update is not None:
+        from dreamgym.commands.rollouts import show_rollouts
+
+        show_rollouts(
+            run,
+            output_console(),
+            args.update,
+            policy=args.policy or "dream",
+            episode=args.episode,
+        )
+        return
+    if args.why:
+        from dreamgym.commands.attribution import explain_action, print_explanation
+
+        tune_process()
+        explained = explain_action(
+            run, policy=args.policy or "", episode=args.episode, step=args.step
+        )
+        print_explanation(explained, output_console())
+        return
+    tune_process()
+    show(
+        run,
+        output_console(),
+        episode=args.episode,
+        step=args.step,
+        whole=args.all,
+        html=args.html,
+    )
+    if args.html is not None:
+        print(f"page: {args.html}")
+
+
+def _doctor(args: argparse.Namespace) -> None:
+    from dreamgym.commands.doctor import explain
+    from dreamgym.run.directory import Run
+
+    print(explain(Run.open(args.run_dir)))
+
+
+def _report(args: argparse.Namespace) -> None:
+    from dreamgym.commands.report import write_report
+    from dreamgym.commands.results import read_results
+    from dreamgym.evaluation import report
+    from dreamgym.run.directory import Run
+    from dreamgym.run.display import output_console
+    from dreamgym.run.process import tune_process
+    from worldmodel.data.json_reading import RecordError
+
+    run = Run.open(args.run_dir)
+    results = read_results(run)
+    try:
+        report.print_table(results, output_console())
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        path = run.path("results.json")
+        raise RecordError(f"{path}: no results of a run ({error!r})") from None
+    tune_process()
+    print(f"report: {write_report(run, results)}")

@@ -1,0 +1,74 @@
+"""What moved an action: how much less likely it is without a part of what was read.
+
+a policy, a situation, an action -> the log-probability of the action with all that the
+policy reads, and its change where one line of the state, one past action or the
+instruction is left out (leave-one-out).
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+from dreamgym.agent.early_experience import demonstration_example
+from dreamgym.agent.policy import Policy, Situation
+from worldmodel.completion import score
+from worldmodel.text import prompts
+
+
+class PartEffect(NamedTuple):
+    """One part of what the policy read, and what it did to the action.
+
+    `effect` is the log-probability of the action with everything minus that without the
+    part, in nats: above 0 where the part spoke for the action.
+    """
+
+    kind: str
+    text: str
+    effect: float
+
+
+class Attribution(NamedTuple):
+    """The log-probability of an action in its situation, and the effect of each part.
+
+    It is of the tokens of the action, at temperature 1, before anything that redraws
+    actions (shields, refused actions).
+    """
+
+    log_prob: float
+    parts: tuple[PartEffect, ...]
+
+
+def attribute_action(
+    policy: Policy, situation: Situation, action: str, thought: str | None = None
+) -> Attribution:
+    """Return what each part of a situation did to the probability of an action.
+
+    Parts are the instruction, the past actions that the policy reads, and the lines of
+    the state. A policy refers to identifiers by their place among those that it reads:
+    without the only line that names one, it has to spell it.
+    """
+    task, past, state = situation[:3]
+    visible = list(prompts.last_actions(past, policy.config.history))
+    parts = [("instruction", task.instruction)] if task.instruction else []
+    situations = [situation]
+    if task.instruction:
+        without = dataclasses.replace(task, instruction="")
+        situations.append(situation._replace(task=without))
+    for i, text in enumerate(visible):
+        parts.append(("past action", text))
+        shorter = [*visible[:i], *visible[i + 1 :]]
+        situations.append(situation._replace(past=shorter, past_states=()))
+    for i, line in enumerate(state):
+        parts.append(("state", line))
+        situations.append(situation._replace(state=(*state[:i], *state[i + 1 :])))
+    examples = [demonstration_example(policy, s, action, thought) for s in situations]
+    log_probs = [
+        sum(logp for logp, counts in zip(s.logp, e.mask, strict=True) if counts)
+        for s, e in zip(
+            score(policy.model, [e.ids for e in examples]), examples, strict=True
+        )
+    ]
+    effects = [
+        PartEffect(kind, text, float(log_probs[0] - without))
+        for (kind, text), without in zip(parts, log_probs[1:], strict=True)
+    ]
+    return Attribution(float(log_probs[0]), tuple(effects))
