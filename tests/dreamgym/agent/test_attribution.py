@@ -68,10 +68,10 @@ def test_the_line_that_decides_has_the_largest_effect(tmp_path, line):
         for pair in pairs
     ]
     config = supervised.FitConfig(
-        steps=200,
+        steps=400,
         batch_rows=2,
         row_tokens=64,
-        eval_every=200,
+        eval_every=400,
         optimizer=OptimizerConfig(learning_rate=2e-2, warmup_steps=5),
     )
     fitted, _ = supervised.fit(
@@ -83,7 +83,7 @@ def test_the_line_that_decides_has_the_largest_effect(tmp_path, line):
         result = attribute_action(policy, situation(*pair), f"say {pair[line]}")
         learned.append(result.log_prob)
         effects += [part.effect for part in result.parts if part.kind == "state"]
-    assert np.mean(learned) > -0.5  # a guess of three is -1.1
+    assert np.mean(learned) > -0.7  # a guess of three is -1.1
     # A state without a line was in no example, so that the other one counts, too.
     assert effects[line] > max(1.3 * effects[1 - line], len(pairs))
 
