@@ -16,6 +16,7 @@ from dreamgym.envs.importing import imported, user_place
 
 ENVIRONMENTS = {
     "miniwob": "dreamgym.envs.suites.miniwob:MiniWoB",
+    "reasoning": "dreamgym.envs.suites.reasoning:Reasoning",
     "scienceworld": "dreamgym.envs.suites.scienceworld:ScienceWorld",
     "textcraft": "dreamgym.envs.suites.textcraft:TextCraft",
     "textworld": "dreamgym.envs.suites.textworld_express:TextWorldExpress",
@@ -23,6 +24,7 @@ ENVIRONMENTS = {
 
 FAMILIES = {
     "miniwob": "dreamgym.envs.suites.miniwob:one_page",
+    "reasoning": "dreamgym.envs.suites.reasoning:one_task",
     "scienceworld": "dreamgym.envs.suites.scienceworld:one_task_type",
     "textworld": "dreamgym.envs.suites.textworld_games:one_game",
 }
