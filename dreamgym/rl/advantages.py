@@ -88,10 +88,11 @@ def group_advantages(
     "turn" compares the returns-to-go of the members that act at that turn
     (`turn_advantages`). "episode" compares outcomes of episodes, the undiscounted sums
     of their rewards, and gives all turns of an episode its advantage, as GRPO does
-    (arXiv:2402.03300, 4.1.2). "state" adds the advantage among the turns of the group
-    that begin in the same state, from discounted returns (GiGPO, arXiv:2505.10978, eq.
-    8); `states` numbers them. Members that act at the same turn may be in different
-    states; "turn" then also credits a turn for the state it is in.
+    (arXiv:2402.03300, 4.1.2). "turn_and_episode" is the sum of both. "state" adds to
+    "episode" the advantage among the turns of the group that begin in the same state,
+    from discounted returns (GiGPO, arXiv:2505.10978, eq. 8); `states` numbers them.
+    Members that act at the same turn may be in different states; "turn" then also
+    credits a turn for the state it is in.
 
     Raises:
       ValueError: an unknown credit or baseline.
@@ -100,14 +101,17 @@ def group_advantages(
         raise ValueError(f"credit must be one of {CREDITS}, got {credit!r}")
     chex.assert_equal_shape([rewards, mask, states])
     how = {"divide_by_std": divide_by_std, "baseline": baseline}
+    of_turns = turn_advantages(rewards, mask, discount=discount, **how)
     if credit == "turn":
-        return turn_advantages(rewards, mask, discount=discount, **how)
+        return of_turns
     scored_rewards = np.where(mask, rewards, 0.0)
     members = np.asarray(mask.any(-1, keepdims=True))
     # An episode is one action here, so time must not discount its outcome.
     outcomes = scored_rewards.sum(-1, keepdims=True, dtype=np.float64)
     of_episodes = turn_advantages(outcomes, members, discount=1.0, **how)
     advantages = np.where(mask, of_episodes, 0.0)
+    if credit == "turn_and_episode":
+        advantages = advantages + of_turns
     if credit == "state":
         returns = returns_to_go(scored_rewards, discount)
         advantages = advantages + state_advantages(

@@ -10,7 +10,7 @@ GROUP_ESTIMATORS = ("group_mean", "leave_one_out", "batch_mean")
 OTHER_ESTIMATORS = ("gae", "success_filter", "preference_pairs")
 """Estimators that do not compare returns; see UpdateConfig."""
 
-CREDITS = ("turn", "episode", "state")
+CREDITS = ("turn", "episode", "turn_and_episode", "state")
 """The returns that are compared within a group; see group_advantages."""
 
 NORMALIZATIONS = ("batch", "group", "none")
@@ -179,7 +179,8 @@ class UpdateConfig:
     credit: str = "turn"
     """The returns that are compared within a group: those from a "turn" on, among the
     members that act at it; those of the whole "episode", undiscounted (GRPO,
-    arXiv:2402.03300); or the latter plus those from the same "state" on (GiGPO,
+    arXiv:2402.03300); the sum of both, "turn_and_episode" (as MatchTIR
+    has it); or the episode's plus those from the same "state" on (GiGPO,
     arXiv:2505.10978)."""
     discount: float = 0.9
     """Discount of rewards per turn, in [0, 1]; without effect on the comparison of

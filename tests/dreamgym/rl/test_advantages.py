@@ -285,6 +285,8 @@ def test_the_whole_return_is_credited_to_each_turn_by_hand():
     np.testing.assert_allclose(got, [[[-1.0, -1.0], [1.0, 1.0]]])
     by_turn = credited(rewards, credit="turn")
     np.testing.assert_allclose(by_turn, [[[-1.0, 0.5], [1.0, -0.5]]])
+    both = credited(rewards, credit="turn_and_episode")
+    np.testing.assert_allclose(both, [[[-2.0, -0.5], [2.0, 0.5]]])
 
 
 def test_grpo_by_hand_in_every_token_the_outcome_of_its_episode():
@@ -359,7 +361,7 @@ def test_an_action_is_not_credited_for_where_it_stands():
     np.testing.assert_allclose(by_state, 0.0, atol=1e-6)
 
 
-@pytest.mark.parametrize("credit", ["turn", "episode", "state"])
+@pytest.mark.parametrize("credit", ["turn", "episode", "turn_and_episode", "state"])
 @pytest.mark.parametrize("divide_by_std", [False, True])
 @pytest.mark.parametrize("scale", [1e-3, 1e3])
 def test_the_size_of_rewards_does_not_matter(credit, divide_by_std, scale):
