@@ -65,8 +65,9 @@ def _study(args: argparse.Namespace) -> None:
         print(f"\nplot: {figure}")
     if grid.curves and args.confirm is None:
         print(f"\n{study_curves.table(grid, root)}")
-        if figure := study_curves.plot(grid, root):
-            print(f"\nplot: {figure}")
+        for draw in (study_curves.plot, study_curves.plot_seconds):
+            if figure := draw(grid, root):
+                print(f"\nplot: {figure}")
     if failed:
         names = "\n  ".join(failed)
         raise RunError(f"{len(failed)} cells failed, and are blank:\n  {names}")

@@ -8,6 +8,7 @@ are pure functions.
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -33,11 +34,13 @@ class Bounds(NamedTuple):
 class Played(NamedTuple):
     """What a method came to with one budget.
 
-    For each seed its real steps, and for each test task 1 or 0.
+    For each seed its real steps, and for each test task 1 or 0. `seconds` of the run
+    are known for some seeds.
     """
 
     steps: Mapping[int, float]
     games: Mapping[int, Mapping[str, float]]
+    seconds: Mapping[int, float] = MappingProxyType({})
 
 
 class Factor(NamedTuple):

@@ -144,6 +144,14 @@ class StageTable(Mapping[str, Stage]):
             for stage in self.closure(names)
         )
 
+    def seconds(self, run: Any, names: Sequence[str]) -> float:
+        """Return the seconds that these stages and all they need have taken.
+
+        Test games, which are stages of their own, are in none of them.
+        """
+        markers = (run.done(stage.name) for stage in self.closure(names))
+        return sum(float(m["seconds"]) for m in markers if m is not None)
+
 
 def _value(config: Any, path: str) -> Any:
     for name in path.split("."):

@@ -59,6 +59,11 @@ def compute(
             for policy, stage in STAGES.policies().items()
             if run.path(f"test/{policy}.jsonl").is_file()
         },
+        "seconds": {
+            policy: STAGES.seconds(run, [stage])
+            for policy, stage in STAGES.policies().items()
+            if run.path(f"test/{policy}.jsonl").is_file()
+        },
         "dreamgym": _versions(run),
     }
     with atomic_write(root / CELLS / f"{digest}.json") as file:

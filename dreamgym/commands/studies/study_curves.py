@@ -1,7 +1,7 @@
-"""Success against real steps of a study with `[curves]`: its table and its plot.
+"""Success against real steps and seconds of a study with `[curves]`.
 
 cells/KEY.json -> for each environment and curve the cells of each budget -> the table
-with the real-step factors, and the plot.
+with the real-step factors, and the plots.
 """
 
 import json
@@ -23,9 +23,16 @@ def table(study: Study, root: Path) -> str:
 
 
 def plot(study: Study, root: Path) -> Path | None:
-    """Plot the curves in ROOT/real_steps.png; return its path, None if none ran."""
+    """Plot success in ROOT/real_steps.png; return its path, None if no cell ran."""
     path = root / "real_steps.png"
     return path if step_curves.plot(panels(study, root), path) else None
+
+
+def plot_seconds(study: Study, root: Path) -> Path | None:
+    """Plot success against seconds in ROOT/seconds.png; None if none are known."""
+    path = root / "seconds.png"
+    drawn = step_curves.plot(panels(study, root), path, step_curves.SECONDS)
+    return path if drawn else None
 
 
 def panels(study: Study, root: Path) -> dict[str, step_curves.Curves]:
@@ -73,4 +80,9 @@ def _played(seeds: Mapping[int, Mapping[str, Any]], policy: str) -> Played:
     return Played(
         {seed: seeds[seed]["real_steps"][policy] for seed in scored},
         {seed: games[seed] for seed in scored},
+        {
+            seed: seeds[seed]["seconds"][policy]
+            for seed in scored
+            if policy in seeds[seed].get("seconds", {})  # older cells have none
+        },
     )

@@ -1,11 +1,12 @@
-"""Success against real steps: the table and the plot of a study's curves.
+"""Success against real steps and seconds: table and plots of a study's curves.
 
 for each environment and method what it came to with each budget -> a row each, the
 real-step factor of some methods, and a panel for each environment.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib
 
@@ -34,9 +35,20 @@ def tick_multiples(low: float, high: float) -> tuple[float, ...]:
     return FEW_TICKS if high > WIDE * low else TICKS
 
 
-def mean_steps(played: Played) -> float:
-    """Return the mean real steps over seeds."""
-    return sum(played.steps.values()) / len(played.steps)
+class Axis(NamedTuple):
+    """What success is plotted against: its title, and the number of each seed."""
+
+    title: str
+    numbers: Callable[[Played], Mapping[int, float | int]]
+
+
+STEPS = Axis("real steps, everything counted", lambda played: played.steps)
+SECONDS = Axis("seconds, test games left out", lambda played: played.seconds)
+
+
+def mean(numbers: Mapping[int, float | int]) -> float:
+    """Return the mean over seeds."""
+    return sum(numbers.values()) / len(numbers)
 
 
 def success(played: Played) -> dict[str, float]:
@@ -62,7 +74,8 @@ def factors_of(curves: Curves, factors: Factors) -> dict[tuple[str, int], Factor
 
 def table(panels: Mapping[str, Curves], factors: Factors) -> str:
     """Return Markdown: a row for each environment, method and budget that ran."""
-    head = ["environment", "method", "real steps", "success", "games", "seeds"]
+    head = ["environment", "method", "real steps", "seconds", "success", "games"]
+    head.append("seeds")
     head += ["real-step factor"] * bool(factors)
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for environment, curves in panels.items():
@@ -73,7 +86,8 @@ def table(panels: Mapping[str, Curves], factors: Factors) -> str:
                 row = [
                     environment,
                     name,
-                    f"{mean_steps(played):,.0f}",
+                    f"{mean(played.steps):,.0f}",
+                    f"{mean(played.seconds):,.0f}" if played.seconds else "",
                     f"{s['mean']:.3f} [{s['low']:.3f}, {s['high']:.3f}]",
                     f"{s['count']:,.0f}",
                     str(len(played.games)),
@@ -94,9 +108,19 @@ def _meaning(name: str, others: Sequence[str]) -> str:
     )
 
 
-def plot(panels: Mapping[str, Curves], path: Path) -> bool:
-    """Plot a panel for each environment; return whether there is one."""
-    filled = {name: c for name, c in panels.items() if any(c.values())}
+def plot(panels: Mapping[str, Curves], path: Path, along: Axis = STEPS) -> bool:
+    """Plot a panel for each environment along an axis; return whether there is one.
+
+    Points whose number on the axis is not known are left out.
+    """
+    known = {
+        environment: {
+            name: [played for played in points if along.numbers(played)]
+            for name, points in curves.items()
+        }
+        for environment, curves in panels.items()
+    }
+    filled = {name: c for name, c in known.items() if any(c.values())}
     if not filled:
         return False
     columns = min(len(filled), 3)
@@ -114,7 +138,7 @@ def plot(panels: Mapping[str, Curves], path: Path) -> bool:
             rates = [success(p) for p in points]
             means = [r["mean"] for r in rates]
             axis.errorbar(
-                [mean_steps(p) for p in points],
+                [mean(along.numbers(p)) for p in points],
                 means,
                 yerr=[
                     [max(r["mean"] - r["low"], 0.0) for r in rates],
@@ -133,7 +157,7 @@ def plot(panels: Mapping[str, Curves], path: Path) -> bool:
         axis.xaxis.set_minor_locator(ticker.NullLocator())
         axis.set_ylim(0, 1)
         axis.set_title(environment)
-        axis.set_xlabel("real steps, everything counted")
+        axis.set_xlabel(along.title)
         axis.grid(alpha=0.3)
     for axis in axes.flat[len(filled) :]:
         axis.set_visible(False)

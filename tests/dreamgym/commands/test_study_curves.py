@@ -7,6 +7,7 @@ import pytest
 from dreamgym.commands.studies import study, study_curves, study_file
 from dreamgym.evaluation.pages import step_curves
 from dreamgym.run.directory import RunError
+from dreamgym.stages.table import STAGES
 from tests.dreamgym.commands.common import write_study
 
 CURVES = """
@@ -82,7 +83,10 @@ def test_curves_are_success_against_what_policies_cost(tmp_path):
             for i in range(8)
         }
         steps = {"dream": key[1] - cell["seed"] * 200, "bc": 500}
-        path.write_text(json.dumps({"games": games, "real_steps": steps}))
+        row = {"games": games, "real_steps": steps}
+        if key[0] == "dream":  # cells of earlier versions have no seconds
+            row["seconds"] = {"dream": 60.0 + cell["seed"]}
+        path.write_text(json.dumps(row))
     (curves,) = study_curves.panels(grid, root).values()
     assert list(curves) == ["cloned", "dream", "real"]
     assert [p.steps for p in curves["dream"]] == [
@@ -99,18 +103,35 @@ def test_curves_are_success_against_what_policies_cost(tmp_path):
         ["Corridor", "real", "900"],
         ["Corridor", "real", "2,000"],
     ]
-    assert rows[2][3].startswith("0.500 [")
-    assert [row[4:6] for row in rows] == [["2", "2"]] * 2 + [["16", "2"]] * 3 + [
+    assert [row[3] for row in rows] == ["", "", "60", "60", "", ""]
+    assert rows[2][4].startswith("0.500 [")
+    assert [row[5:7] for row in rows] == [["2", "2"]] * 2 + [["16", "2"]] * 3 + [
         ["8", "1"]
     ]
     # Seed 0, which all have: real RL has 0.25 at 1,000 and 0.75 at 2,000 steps, so 0.5
     # at 1,414; the dream has it at 1,000, and its 0.75 at the same 2,000.
-    assert rows[2][6].startswith("1.4 [")
-    assert rows[3][6].startswith("1 [")
-    assert rows[4][6] == ""
+    assert rows[2][7].startswith("1.4 [")
+    assert rows[3][7].startswith("1 [")
+    assert rows[4][7] == ""
     assert "Above 1 it needs fewer" in lines[-1]
     assert study_curves.plot(grid, root).is_file()
     assert study_curves.plot(grid, tmp_path / "none") is None
+    assert study_curves.plot_seconds(grid, root).name == "seconds.png"
+    assert (root / "seconds.png").is_file()
+    for path in (root / "cells").iterdir():
+        row = json.loads(path.read_text())
+        path.write_text(json.dumps(row | {"seconds": {}}))
+    assert study_curves.plot_seconds(grid, root) is None
+
+
+def test_the_seconds_of_a_policy_are_those_of_all_stages_behind_it():
+    class Run:
+        def done(self, name):
+            seconds = {"collect": 3.5, "pretrain": 100, "bc": 7, "evaluate/bc": 50}
+            return {"seconds": seconds[name]} if name in seconds else None
+
+    assert STAGES.seconds(Run(), ["bc"]) == 110.5
+    assert STAGES.seconds(Run(), ["collect"]) == 3.5
 
 
 def test_a_wide_axis_has_few_labels():
