@@ -78,11 +78,11 @@ def _policy_name(run: Run, policy: str) -> str:
 def _game(run: Run, policy: str, episode: str | None) -> Episode:
     path = run.path(f"test/{policy}.jsonl")
     games = [e for e in read_episodes(path) if e.transitions]
-    found = [e for e in games if episode in (None, e.id, e.task.id)]
-    if not found:
+    matches = [e for e in games if episode in (None, e.id, e.task.id)]
+    if not matches:
         ids = [e.id for e in games][:8]
         raise RunError(f"{path}: no game {episode!r} with a step; have {ids} ...")
-    return found[0]
+    return matches[0]
 
 
 def print_explanation(explained: dict[str, Any], console: Console) -> None:

@@ -156,8 +156,8 @@ def _action_count(space: spaces.Space) -> int | None:
     """Return the number of actions of a space; None where they cannot be counted."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         counts = [_action_count(part) for part in _parts(space).values()]
-        known = [count for count in counts if count is not None]
-        return None if len(known) < len(counts) else int(np.prod(known))
+        finite = [count for count in counts if count is not None]
+        return None if len(finite) < len(counts) else int(np.prod(finite))
     if not _is_count(space):
         return None
     return int(np.prod([len(r) for r in _counts(space)]))

@@ -87,29 +87,29 @@ class GymnasiumText(TextEnv):
             raise RuntimeError("step() needs a running episode: call reset() first")
         self._steps += 1
         late = self._steps >= (self.max_episode_steps or math.inf)
-        known = self._env.action_space if self._actions is None else self._actions
-        if action not in known:
+        actions = self._env.action_space if self._actions is None else self._actions
+        if action not in actions:
             self._open = not late
             text = f"{self._text(0.0)}\nunknown action"
             return text, 0.0, False, late, {"success": False, "invalid": True}
         result = self._env.step(
             action if self._actions is None else self._actions[action]
         )
-        self._observation, reward, terminated, truncated, said = result
+        self._observation, reward, terminated, truncated, info = result
         reward, terminated = float(reward), bool(terminated)
         self._return += reward
         truncated = (bool(truncated) or late) and not terminated
         self._open = not (terminated or truncated)
-        success = self._succeeded(reward, terminated, truncated, said)
-        info = {"success": success, "invalid": False}
-        return self._text(reward), reward, terminated, truncated, info
+        success = self._succeeded(reward, terminated, truncated, info)
+        step_info = {"success": success, "invalid": False}
+        return self._text(reward), reward, terminated, truncated, step_info
 
     def _succeeded(
-        self, reward: float, terminated: bool, truncated: bool, said: Mapping[str, Any]
+        self, reward: float, terminated: bool, truncated: bool, info: Mapping[str, Any]
     ) -> bool:
         for name in ("success", "is_success"):
-            if name in said:
-                return bool(said[name])
+            if name in info:
+                return bool(info[name])
         if self._table is not None:
             return terminated and reward == self._best_end
         if self._threshold is not None:

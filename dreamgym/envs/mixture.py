@@ -179,22 +179,22 @@ def mixture_class(spec: str) -> type[MixtureEnv]:
     finally:
         for env in envs:
             env.close()
-    made: Any = type("MixtureEnv", (MixtureEnv,), {"parts": parts, **members})
-    return made
+    environment: Any = type("MixtureEnv", (MixtureEnv,), {"parts": parts, **members})
+    return environment
 
 
 def _part(text: str) -> Part:
-    found = _PART.fullmatch(text.strip())
-    if found is None or found["spec"].startswith(registry.MIX):
+    match = _PART.fullmatch(text.strip())
+    if match is None or match["spec"].startswith(registry.MIX):
         raise ValueError(
             f"{registry.MIX}...: expected NAME or NAME*WEIGHT, got {text!r}"
         )
-    weight = int(found["weight"] or 1)
+    weight = int(match["weight"] or 1)
     if not 1 <= weight <= MAX_WEIGHT:
         raise ValueError(
             f"{registry.MIX}...: expected a weight of 1 to {MAX_WEIGHT}, got {text!r}"
         )
-    return Part(found["spec"], weight)
+    return Part(match["spec"], weight)
 
 
 def _members(envs: Sequence[gymnasium.Env]) -> dict[str, Any]:
@@ -204,8 +204,8 @@ def _members(envs: Sequence[gymnasium.Env]) -> dict[str, Any]:
     if max(limits) < math.inf:
         members["max_episode_steps"] = int(max(limits))
     copies = [getattr(env.unwrapped, "max_copies", None) for env in envs]
-    if known := [count for count in copies if count is not None]:
-        members["max_copies"] = min(known)
+    if limits_of_copies := [count for count in copies if count is not None]:
+        members["max_copies"] = min(limits_of_copies)
     for name in ("reset_seconds", "step_seconds"):
         seconds = [getattr(env.unwrapped, name, None) for env in envs]
         if declared := [value for value in seconds if value is not None]:

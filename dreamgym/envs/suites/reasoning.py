@@ -143,7 +143,7 @@ class ReasoningWithPython(Reasoning):
         return f"{output} {result.reason}".strip()
 
     def expert(self) -> list[str]:
-        """Return the answer, after a program that computes it, where one is known."""
+        """Return the answer, after a program that computes it, if there is one."""
         answer = self.write_answer(self._entry["answer"])
         program = PROGRAMS.get(self.task_name)
         if program is None:
@@ -198,8 +198,8 @@ def one_task(name: str) -> type[Reasoning]:
         "settings": settings,
         "__doc__": base.__doc__,
     }
-    made: Any = type(base.__name__, (base,), members)
-    return made
+    environment: Any = type(base.__name__, (base,), members)
+    return environment
 
 
 def _value(text: str) -> Any:
@@ -230,12 +230,12 @@ def _entry(env: Reasoning, split: str, number: int) -> Entry:
 @functools.cache
 def _distinct(task_name: str, settings: Settings) -> dict[str, list[int]]:
     """Return the numbers of different questions of each split."""
-    known, out = set[str](), dict[str, list[int]]()
+    questions, out = set[str](), dict[str, list[int]]()
     for split, size in SIZES.items():
         dataset, out[split] = _dataset(task_name, settings, split), []
         for number in range(size):
             question = dataset[number]["question"]
-            if question not in known:
-                known.add(question)
+            if question not in questions:
+                questions.add(question)
                 out[split].append(number)
     return out

@@ -130,11 +130,11 @@ class TextWorldGame(TextEnv):
 
     def _text(self, message: str) -> str:
         sight = self._info["look"].replace("\n", " ").strip()
-        held = self._info["inventory"].partition(":")[2].splitlines()
-        held = [h.strip() for h in held if h.strip() and "currently empty" not in h]
+        items = self._info["inventory"].partition(":")[2].splitlines()
+        items = [h.strip() for h in items if h.strip() and "currently empty" not in h]
         message = "ok" if message == sight else message.strip().splitlines()[0]
         lines = [line for line in _SENTENCE.split(sight) if line]
-        lines += [f"held {' and '.join(held) or 'nothing'}"] if sight else []
+        lines += [f"held {' and '.join(items) or 'nothing'}"] if sight else []
         lines += [f"read {line}" for line in self._read if line]
         return "\n".join([*lines, f"said {message}"])
 
@@ -201,8 +201,8 @@ def one_game(name: str) -> type[TextEnv]:
     }
     if game == "sorting":  # two in one Java machine take things from each other
         members["max_copies"] = 1
-    made: Any = type("TextWorldGame", (TextWorldGame,), members)
-    return made
+    environment: Any = type("TextWorldGame", (TextWorldGame,), members)
+    return environment
 
 
 Items = tuple[tuple[str, str], ...]
@@ -254,7 +254,7 @@ def _numbers(game: str, settings: tuple[tuple[str, str], ...]) -> dict[str, list
     Raises:
       ValueError: it makes none for a split.
     """
-    server, known = _server(game, settings), set[tuple[str, ...]]()
+    server, signatures = _server(game, settings), set[tuple[str, ...]]()
     out, reason = dict[str, list[int]](), ""
     for split, first in FOLDS.items():
         out[split] = []
@@ -265,8 +265,8 @@ def _numbers(game: str, settings: tuple[tuple[str, str], ...]) -> dict[str, list
                 reason = str(error.java_exception)
                 continue
             signature = (info["observation"], *_gold(server))
-            if signature not in known:
-                known.add(signature)
+            if signature not in signatures:
+                signatures.add(signature)
                 out[split].append(number)
         if not out[split]:
             raise ValueError(f"game {game!r} has no games of split {split!r}: {reason}")

@@ -113,14 +113,14 @@ def plot(panels: Mapping[str, Curves], path: Path, along: Axis = STEPS) -> bool:
 
     Points whose number on the axis is not known are left out.
     """
-    known = {
+    points_on_axis = {
         environment: {
             name: [played for played in points if along.numbers(played)]
             for name, points in curves.items()
         }
         for environment, curves in panels.items()
     }
-    filled = {name: c for name, c in known.items() if any(c.values())}
+    filled = {name: c for name, c in points_on_axis.items() if any(c.values())}
     if not filled:
         return False
     columns = min(len(filled), 3)

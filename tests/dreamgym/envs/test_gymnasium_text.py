@@ -176,7 +176,7 @@ class House(gymnasium.Env):
     )
     action_space = spaces.Discrete(2)
     actions = Turn
-    said = "success"
+    success_key = "success"
 
     def _observation(self):
         grid = np.array([[0, 0.5, 1], [0.125, 0, 0]], np.float32)
@@ -195,7 +195,7 @@ class House(gymnasium.Env):
 
     def step(self, action):
         done = action == Turn.go_on
-        return self._observation(), -1.0, done, False, {self.said: done}
+        return self._observation(), -1.0, done, False, {self.success_key: done}
 
 
 class Robot(House):
@@ -204,7 +204,7 @@ class Robot(House):
     action_space = spaces.Dict(
         arm=spaces.Discrete(2), wheels=spaces.Tuple((spaces.Discrete(3),) * 2)
     )
-    said = "is_success"
+    success_key = "is_success"
 
     def step(self, action):
         assert self.action_space.contains(action)
