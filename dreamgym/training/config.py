@@ -154,6 +154,10 @@ class LimitConfig:
     """Name of the cost, as the environment reports it in info["costs"]."""
     limit: float
     """Mean cost of an episode that is allowed, E[cost] <= limit."""
+    worst_share: float = 1.0
+    """Share of the rollouts, the costliest ones, whose mean cost is to be within the
+    limit: below 1 the conditional value at risk, CVaR (arXiv:1512.01629), and not the
+    mean over all."""
     pattern: str = ""
     """Regular expression; each step whose action or next state it occurs in costs 1, in
     the dream, too. "" counts what the environment reports alone, which a dream cannot
@@ -186,6 +190,8 @@ class LimitConfig:
                 "limit, initial_weight and learning_rate must be >= 0 and finite, got "
                 f"{numbers}"
             )
+        if not 0 < self.worst_share <= 1:
+            raise ValueError(f"worst_share must be in (0, 1], got {self.worst_share}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

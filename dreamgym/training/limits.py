@@ -47,16 +47,30 @@ def limit_metrics(
 ) -> dict[str, float]:
     """Return the mean cost of an episode by name, and the next multipliers.
 
-    Rollouts without a score count, too: what they did was done.
+    Rollouts without a score count, too: what they did was done. The multipliers follow
+    the mean cost, or that of the worst share of the rollouts, where the limit is of
+    these; in rewards every cost has its price all the same.
     """
     out = {}
     for x in limits:
         costs = [episode_cost(t.episode.transitions, x) for t in rollouts]
-        mean = float(np.mean(costs)) if costs else 0.0
-        out[f"cost/{x.name}"] = mean
-        step = x.learning_rate * (mean - x.limit) * bool(costs)
+        out[f"cost/{x.name}"] = float(np.mean(costs)) if costs else 0.0
+        worst = mean_of_worst(costs, x.worst_share) if costs else 0.0
+        if x.worst_share < 1:
+            out[f"tail_cost/{x.name}"] = worst
+        step = x.learning_rate * (worst - x.limit) * bool(costs)
         out[_metric(x)] = max(0.0, weights[x.name] + step)
     return out
+
+
+def mean_of_worst(costs: Sequence[float], share: float) -> float:
+    """Return the mean of the largest `share` of costs, in (0, 1]: their CVaR.
+
+    A cost that lies only partly in the share counts with that part.
+    """
+    size = share * len(costs)
+    weights = np.clip(size - np.arange(len(costs)), 0.0, 1.0)
+    return float(np.sort(costs)[::-1] @ weights / size)
 
 
 def _metric(limit: LimitConfig) -> str:

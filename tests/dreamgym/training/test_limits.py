@@ -8,7 +8,12 @@ import pytest
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.rewards.reward_function import RewardedEpisode
 from dreamgym.training.config import LimitConfig, LoopConfig
-from dreamgym.training.limits import limit_metrics, multipliers, step_cost
+from dreamgym.training.limits import (
+    limit_metrics,
+    mean_of_worst,
+    multipliers,
+    step_cost,
+)
 from dreamgym.training.recovery import Recovery
 from dreamgym.training.rollouts import Rollouts, rescore
 from dreamgym.training.turn_batch import TurnBatch
@@ -57,6 +62,22 @@ def test_the_multiplier_rises_above_the_limit_and_falls_below_it():
     assert multipliers(row, [FALL]) == pytest.approx({"fall": 0.5})
     low = limit_metrics(rollouts(["go right"] * 2), {"fall": 0.01}, [FALL])
     assert low["limit_weight/fall"] == 0.0  # never negative
+
+
+def test_the_worst_share_of_the_rollouts_moves_the_multiplier():
+    assert mean_of_worst([1.0, 0.0, 3.0, 2.0], 1.0) == 1.5
+    assert mean_of_worst([1.0, 0.0, 3.0, 2.0], 0.5) == 2.5
+    assert mean_of_worst([1.0, 0.0, 3.0, 2.0], 0.25) == 3.0
+    # 1.5 of four rollouts: all of the worst and half of the next.
+    assert mean_of_worst([1.0, 0.0, 3.0, 2.0], 0.375) == pytest.approx(4 / 1.5)
+    assert mean_of_worst([2.0], 0.1) == 2.0
+    tail = dataclasses.replace(FALL, worst_share=0.25, limit=1.0)
+    rows = rollouts(["go left"] * 3, *[["go right"]] * 5)
+    row = limit_metrics(rows, {"fall": 0.3}, [tail])
+    # The mean is 0.5, below the limit; 1.5 of six rollouts cost 3 and half of 0.
+    assert row == pytest.approx(
+        {"cost/fall": 0.5, "tail_cost/fall": 2.0, "limit_weight/fall": 0.8}
+    )
 
 
 def test_a_cost_lowers_the_reward_of_its_step_by_the_multiplier():
