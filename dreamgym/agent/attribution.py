@@ -6,6 +6,7 @@ instruction is left out (leave-one-out).
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from dreamgym.agent.early_experience import demonstration_example
@@ -29,12 +30,18 @@ class PartEffect(NamedTuple):
 class Attribution(NamedTuple):
     """The log-probability of an action in its situation, and the effect of each part.
 
-    It is of the tokens of the action, at temperature 1, before anything that redraws
-    actions (shields, refused actions).
+    It is of the tokens of the action and its end, after the thought of the turn, if it
+    had one, at temperature 1, before anything that redraws actions (shields, refused
+    actions).
     """
 
     log_prob: float
     parts: tuple[PartEffect, ...]
+
+
+def _last(ids: Sequence[int], token: int) -> int:
+    """Return the last place of a token, which is there."""
+    return len(ids) - 1 - list(ids)[::-1].index(token)
 
 
 def attribute_action(
@@ -61,11 +68,11 @@ def attribute_action(
         parts.append(("state", line))
         situations.append(situation._replace(state=(*state[:i], *state[i + 1 :])))
     examples = [demonstration_example(policy, s, action, thought) for s in situations]
+    scores = score(policy.model, [e.ids for e in examples])
+    opener = policy.tokenizer.control("action")
     log_probs = [
-        sum(logp for logp, counts in zip(s.logp, e.mask, strict=True) if counts)
-        for s, e in zip(
-            score(policy.model, [e.ids for e in examples]), examples, strict=True
-        )
+        sum(s.logp[_last(e.ids, opener) + 1 :])  # a thought is given, not judged
+        for s, e in zip(scores, examples, strict=True)
     ]
     effects = [
         PartEffect(kind, text, float(log_probs[0] - without))

@@ -134,6 +134,8 @@ def _show(args: argparse.Namespace) -> None:
     from dreamgym.run.display import output_console
     from dreamgym.run.process import tune_process
 
+    if args.why and (args.update is not None or args.all or args.html is not None):
+        raise ValueError("--why explains one action: drop --update, --all and --html")
     run = Run.open(args.run_dir)
     if args.update is not None:
         from dreamgym.commands.rollouts import show_rollouts

@@ -16,9 +16,9 @@ def add_evaluate_options(command: argparse.ArgumentParser) -> None:
         "--confirm",
         type=int,
         metavar="TASKS",
-        help="the policies of RUN play so many test tasks that none has played, and "
-        "the table has both: policies and settings that were chosen by test games look "
-        "better there than they are",
+        help="the policies of RUN play so many test tasks after those of its table, "
+        "and both are printed: policies and settings that were chosen by test games "
+        "look better there than they are",
     )
     group = command.add_argument_group(
         "planning in the dream",
@@ -40,7 +40,7 @@ def add_evaluate_options(command: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         help="a policy that plans, or plays the games of --confirm (default: all "
-        "that are tested)",
+        "trained ones that are tested)",
     )
     add("--depth", type=int, metavar="H", help="dreamed steps ahead, at most")
     add("--simulations", type=int, metavar="M", help="candidates or paths a step")

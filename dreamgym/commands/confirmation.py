@@ -50,8 +50,8 @@ def play_games(
 ) -> dict[str, list[Trajectory]]:
     """Play `count` test tasks after the `first` with each policy, and return the games.
 
-    They are recorded in confirmation/POLICY.jsonl; games that a file holds are not
-    played again. Where the environment has fewer tasks, these are played.
+    They are recorded in confirmation/POLICY.jsonl, and are not played again where as
+    many are asked for. Where the environment has fewer tasks, these are played.
 
     Raises:
       RunError: no task is left.
@@ -93,7 +93,7 @@ def confirm(run: Run, count: int, chosen: Sequence[str] = ()) -> dict[str, Any]:
         }
     result = {
         "first": first,
-        "count": count,
+        "count": max(len(games) for games in played.values()),
         "policies": rows,
         "paired": paired_differences(run, played),
     }

@@ -18,6 +18,7 @@ from dreamgym.evaluation.report import percentage
 from dreamgym.evaluation.statistics import difference_text
 from dreamgym.run.directory import Run, RunError
 from dreamgym.stages.table import CONTROLS, POLICIES
+from worldmodel.data.hashing import content_hash
 from worldmodel.data.records import Task
 
 FOLDER = "visitors"
@@ -33,7 +34,7 @@ class Visitor(NamedTuple):
     @property
     def title(self) -> str:
         """Return how tables name it."""
-        return f"{self.policy} of {self.run.root.name}"
+        return f"{self.policy} of {self.run.root}"
 
 
 def transfer_matrix(
@@ -41,7 +42,8 @@ def transfer_matrix(
 ) -> dict[str, Any]:
     """Let a policy of each run play the test games of every run.
 
-    The games are recorded in RUN/visitors/, and are not played again. The result holds,
+    The games are recorded in RUN/visitors/, and are not played again where as many are
+    asked for. The result holds,
     of each of the `environments`, the `success` of every policy and its `difference` to
     the policy that was trained there.
 
@@ -109,14 +111,22 @@ def _environment(
 
 def _play(host: Run, visitor: Visitor, tasks: Sequence[Task]) -> list[Trajectory]:
     run, policy = visitor
-    folder = f"{FOLDER}/{run.root.name}-{run.config.digest()[:8]}"
+    # Runs of one name and of equal settings lie in different places.
+    place = content_hash([str(run.root.resolve()), run.config.digest()])[:8]
+    folder = f"{FOLDER}/{run.root.name}-{place}"
+    games, weights = (
+        host.path(f"{folder}/{policy}.jsonl"),
+        run.path(f"policies/{policy}/config.json"),
+    )
+    if games.is_file() and games.stat().st_mtime_ns < weights.stat().st_mtime_ns:
+        games.unlink()  # those of a policy that has been trained again since
     return play_test_games(host, policy, tasks, folder, player=load_player(run, policy))
 
 
 def table(result: dict[str, Any]) -> str:
     """Return the matrix as Markdown: a row for each policy, a column for each run."""
     columns = result["environments"]
-    names = [f"{c['environment']} ({Path(c['run']).name})" for c in columns]
+    names = [f"{c['environment']} ({c['run']})" for c in columns]
     lines = [f"| policy | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
     for i, title in enumerate(result["policies"]):
         cells = [_cell(column["cells"][i]) for column in columns]

@@ -25,8 +25,9 @@ class EnvConfig:
     """The real environment."""
 
     id: str = "textworld"
-    """A registered id, "module:Class", "gym:ID", the URL of an OpenEnv server, or
-    "" where only episodes are at hand."""
+    """A registered id, "ID:TASK" of some of them, "module:Class", "gym:ID",
+    "mix:A,B*2", "mcp:FILE", the URL of an OpenEnv server, or "" where only episodes are
+    at hand."""
     max_episode_steps: int = 0
     """Steps after which an episode is truncated, real or dreamed; 0: what the
     environment declares or the expert's plans need (dreamgym.envs.limits)."""

@@ -7,10 +7,13 @@ Dict(agent=Box(2), door=Discrete), ...    agent 0 3
 Box(2, 3)                                 observation 0 0.5 1
                                           observation 1 0 0
 Text                                      its own lines
+
+Numbers with a fraction have three digits.
 """
 
 import enum
 import itertools
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -22,7 +25,7 @@ from gymnasium import spaces
 MAX_ACTIONS = 200
 """Actions of a space, at most: each one is a valid action."""
 MAX_NUMBERS = 400
-"""Numbers of an observation, at most."""
+"""Numbers of a part of an observation, at most."""
 OBSERVATION = "observation"
 
 
@@ -31,9 +34,10 @@ def unsupported_observation(space: spaces.Space) -> spaces.Space | None:
     if isinstance(space, spaces.Tuple | spaces.Dict):
         parts = map(unsupported_observation, _parts(space).values())
         return next((part for part in parts if part is not None), None)
-    if isinstance(space, spaces.Box) and np.prod(space.shape) <= MAX_NUMBERS:
+    if is_text(space):
         return None
-    return None if _is_count(space) or is_text(space) else space
+    listed = _is_count(space) or isinstance(space, spaces.Box)
+    return None if listed and math.prod(space.shape or ()) <= MAX_NUMBERS else space
 
 
 def is_text(space: spaces.Space) -> bool:
@@ -127,6 +131,8 @@ def _named(name: str, lines: list[str]) -> list[str]:
 
 
 def _numbers(value: Any) -> str:
+    if isinstance(value, tuple):
+        return " ".join(map(_numbers, value))
     array = np.ravel(np.asarray(value))
     if array.dtype.kind in "iub":
         return " ".join(str(int(n)) for n in array)
@@ -146,7 +152,7 @@ def _counts(space: spaces.Space) -> list[range]:
     if isinstance(space, spaces.Discrete):
         return [range(int(space.start), int(space.start) + int(space.n))]
     if isinstance(space, spaces.MultiBinary):
-        return [range(2)] * int(np.prod(space.shape))
+        return [range(2)] * math.prod(space.shape or ())
     assert isinstance(space, spaces.MultiDiscrete)
     pairs = zip(np.ravel(space.start), np.ravel(space.nvec), strict=True)
     return [range(int(a), int(a) + int(n)) for a, n in pairs]
@@ -157,10 +163,10 @@ def _action_count(space: spaces.Space) -> int | None:
     if isinstance(space, spaces.Dict | spaces.Tuple):
         counts = [_action_count(part) for part in _parts(space).values()]
         finite = [count for count in counts if count is not None]
-        return None if len(finite) < len(counts) else int(np.prod(finite))
+        return None if len(finite) < len(counts) else math.prod(finite)
     if not _is_count(space):
         return None
-    return int(np.prod([len(r) for r in _counts(space)]))
+    return math.prod(len(r) for r in _counts(space))
 
 
 def _action_values(space: spaces.Space) -> Iterator[tuple[str, Any]]:

@@ -98,9 +98,11 @@ class GymnasiumText(TextEnv):
         self._observation, reward, terminated, truncated, info = result
         reward, terminated = float(reward), bool(terminated)
         self._return += reward
+        # Refused actions take steps, and cost nothing: an episode that they have cut
+        # short has not reached its return.
+        success = self._succeeded(reward, terminated, bool(truncated), info)
         truncated = (bool(truncated) or late) and not terminated
         self._open = not (terminated or truncated)
-        success = self._succeeded(reward, terminated, truncated, info)
         step_info = {"success": success, "invalid": False}
         return self._text(reward), reward, terminated, truncated, step_info
 

@@ -1,7 +1,8 @@
 """Several environments as one, in given proportions: "mix:A,B*2".
 
 One policy is then trained on all of them, and its success in the test games is the mean
-of its success in each, weighted as here (J = sum of w_e J_e). Tasks are those of the
+of its success in each, weighted as here (J = sum of w_e J_e), where their
+number is a multiple of the sum of the weights. Tasks are those of the
 environments in turn, two of B after each of A. Their families begin with the name of
 the environment, so that every table by family shows each of them.
 """
@@ -18,9 +19,11 @@ import numpy as np
 
 from dreamgym.envs import base, registry
 from dreamgym.envs.base import TextEnv
+from dreamgym.envs.restarting import RESET_SECONDS, STEP_SECONDS
 from worldmodel.data.records import Task
 
 MAX_WEIGHT = 100
+DEADLINES = {"reset_seconds": RESET_SECONDS, "step_seconds": STEP_SECONDS}
 _PART = re.compile(r"(?P<spec>.+?)(?:\*(?P<weight>\d+))?")
 
 
@@ -95,12 +98,22 @@ class MixtureEnv(TextEnv):
     def tasks(self, split: str) -> list[Task]:
         """Return the tasks of all environments in turn, each as often as its weight.
 
-        Where one has no more, the list ends: the rest would be in other proportions.
+        The list ends when the tasks of one environment run out: the rest would be in
+        other proportions.
+
+        Raises:
+          ValueError: an environment has fewer tasks than its weight.
         """
         lists = [
             base.tasks_of(self._env(i), part.spec, split, SEEDS)
             for i, part in enumerate(self.parts)
         ]
+        for part, tasks in zip(self.parts, lists, strict=True):
+            if len(tasks) < part.weight:
+                raise ValueError(
+                    f"{registry.MIX}...: {part.spec} has {len(tasks)} tasks of split "
+                    f"{split!r}, and a weight of {part.weight}"
+                )
         rounds = min(
             len(tasks) // part.weight
             for part, tasks in zip(self.parts, lists, strict=True)
@@ -169,7 +182,7 @@ def mixture_class(spec: str) -> type[MixtureEnv]:
       ValueError: there is no part, a weight is not in 1..MAX_WEIGHT, one is named
         twice, or an environment cannot be made.
     """
-    parts = tuple(map(_part, spec.removeprefix(registry.MIX).split(",")))
+    parts = tuple(map(_part, _names(spec.removeprefix(registry.MIX))))
     specs = [part.spec for part in parts]
     if len(set(specs)) < len(specs):
         raise ValueError(f"environment {spec!r}: expected each one once")
@@ -181,6 +194,18 @@ def mixture_class(spec: str) -> type[MixtureEnv]:
             env.close()
     environment: Any = type("MixtureEnv", (MixtureEnv,), {"parts": parts, **members})
     return environment
+
+
+def _names(text: str) -> list[str]:
+    """Return the parts between commas, those within brackets left out."""
+    names, depth = [""], 0
+    for character in text:
+        depth += (character in "[({") - (character in "])}")
+        if character == "," and depth <= 0:
+            names.append("")
+        else:
+            names[-1] += character
+    return names
 
 
 def _part(text: str) -> Part:
@@ -206,10 +231,9 @@ def _members(envs: Sequence[gymnasium.Env]) -> dict[str, Any]:
     copies = [getattr(env.unwrapped, "max_copies", None) for env in envs]
     if limits_of_copies := [count for count in copies if count is not None]:
         members["max_copies"] = min(limits_of_copies)
-    for name in ("reset_seconds", "step_seconds"):
-        seconds = [getattr(env.unwrapped, name, None) for env in envs]
-        if declared := [value for value in seconds if value is not None]:
-            members[name] = 0.0 if 0 in declared else max(declared)
+    for name, default in DEADLINES.items():
+        seconds = [float(getattr(env.unwrapped, name, default)) for env in envs]
+        members[name] = 0.0 if 0 in seconds else max(seconds)
     if any(base.as_expert(env) for env in envs):
         members["expert"] = _expert
     if any(base.as_variations(env) for env in envs):
@@ -228,19 +252,18 @@ def _declared_limit(env: gymnasium.Env) -> float:
 
 def _outer_task(part: Part, task: Task) -> Task:
     """Return a task of an environment as one of the mixture."""
-    inner = {"id": task.id, "env": task.env, "family": task.family}
+    own: dict[str, Any] = {"id": task.id, "env": task.env, "family": task.family}
+    own["options"] = dict(task.options)
     family = "" if part.spec.endswith(task.family) else task.family
     return dataclasses.replace(
         task,
         id=f"{part.spec}/{task.id}",
         env="mix",
         family=f"{part.spec}/{family}" if family else part.spec,
-        options={**task.options, "env": part.spec, "inner": inner},
+        options={**task.options, "env": part.spec, "inner": own},
     )
 
 
 def _inner_task(task: Task) -> Task:
     """Return a task of the mixture as one of its environment."""
-    options = dict(task.options)
-    options.pop("env")
-    return dataclasses.replace(task, **options.pop("inner", {}), options=options)
+    return dataclasses.replace(task, **task.options["inner"])

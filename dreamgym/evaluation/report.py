@@ -98,8 +98,9 @@ def _rounds(results: dict[str, Any]) -> list[str]:
     for name, rows in results.get("rounds", {}).items():
         for number, row in enumerate(rows, 1):
             line = (
-                f"- {name}, round {number}: {row['real_transitions']:,} real steps so "
-                f"far, {row['real_demonstrations']} tasks won in reality"
+                f"- {name}, round {number}: {row['real_transitions']:,} real steps of "
+                f"fine-tuning so far, {row['real_demonstrations']} tasks won in "
+                "reality since the collection began"
             )
             if "exact_predictable" in row:
                 line += (

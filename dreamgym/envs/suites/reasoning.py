@@ -35,7 +35,6 @@ TASKS = (
     "caesar_cipher",
     "calendar_arithmetic",
     "chain_sum",
-    "coin_flip",
     "count_bits",
     "count_primes",
     "decimal_arithmetic",
@@ -115,7 +114,10 @@ class Reasoning(ToolEnv):
     def answer(self, text: str) -> str:
         """Score an answer, and end the episode."""
         dataset = _dataset(self.task_name, self.settings, self._task_split())
-        score = float(dataset.score_answer(text.strip(), self._entry))
+        try:
+            score = float(dataset.score_answer(text.strip(), self._entry))
+        except ArithmeticError:  # a number that is too large for the scorer
+            score = 0.0
         self.finish(score > 1 - _MARGIN, reward=score)
         return "right" if score > 1 - _MARGIN else "wrong"
 
@@ -132,6 +134,7 @@ class ReasoningWithPython(Reasoning):
     """The same, with a tool that runs Python."""
 
     max_episode_steps = 4
+    deterministic = False  # programs may draw numbers, or take longer than allowed
 
     @tool
     def python(self, code: str) -> str:
@@ -186,8 +189,12 @@ def one_task(name: str) -> type[Reasoning]:
             f"unknown task of reasoning-gym {task_name!r}: expected one of "
             f"{', '.join(TASKS)}"
         )
-    values = {k: _value(v) for k, v in urllib.parse.parse_qsl(query)}
-    base = ReasoningWithPython if values.pop("python", False) else Reasoning
+    pairs = urllib.parse.parse_qsl(query, keep_blank_values=True)
+    values = {k: _value(v) for k, v in pairs}
+    python = values.pop("python", False)
+    if not isinstance(python, bool):
+        raise ValueError(f"reasoning:{name}: expected python=true or false")
+    base = ReasoningWithPython if python else Reasoning
     settings = tuple(sorted(values.items()))
     try:
         _dataset(task_name, settings, "train")
@@ -205,9 +212,10 @@ def one_task(name: str) -> type[Reasoning]:
 def _value(text: str) -> Any:
     """Return a JSON value, such as false or 4; otherwise the text itself."""
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except ValueError:
         return text
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _one_line(text: str) -> str:

@@ -132,7 +132,11 @@ class TextWorldGame(TextEnv):
         sight = self._info["look"].replace("\n", " ").strip()
         items = self._info["inventory"].partition(":")[2].splitlines()
         items = [h.strip() for h in items if h.strip() and "currently empty" not in h]
-        message = "ok" if message == sight else message.strip().splitlines()[0]
+        message = (
+            "ok"
+            if message == sight
+            else next(iter(message.strip().splitlines()), "nothing")
+        )
         lines = [line for line in _SENTENCE.split(sight) if line]
         lines += [f"held {' and '.join(items) or 'nothing'}"] if sight else []
         lines += [f"read {line}" for line in self._read if line]

@@ -50,6 +50,19 @@ def test_effects_are_differences_by_hand():
     assert look.effect == pytest.approx(full - by_hand(STATE, ("go right",)), abs=1e-4)
 
 
+def test_a_thought_is_read_and_not_judged():
+    thinker = doubles.policy(history=2, thought_tokens=8)
+    situation = Situation(TASK, PAST, STATE)
+    tok = thinker.tokenizer_in(*situation[:3])
+    for thought in (None, "the coin is there"):
+        turn = prompts.turn_ids(tok, "go right", thought, thinks=True)
+        (scored,) = score(thinker.model, [[*thinker.context(*situation[:3]), *turn]])
+        opener = len(scored.ids) - 1 - scored.ids[::-1].index(tok.control("action"))
+        result = attribute_action(thinker, situation, "go right", thought)
+        expected = sum(scored.logp[opener + 1 :])
+        assert result.log_prob == pytest.approx(expected, abs=1e-4)
+
+
 COLOURS, WEATHER = ("red", "blue", "green"), ("rain", "sun", "wind", "snow")
 
 

@@ -1,6 +1,7 @@
 """`dreamgym transfer-matrix`: policies in each other's environments."""
 
 import json
+import os
 
 import pytest
 
@@ -55,7 +56,7 @@ def test_each_policy_plays_in_every_environment(runs, capsys, monkeypatch):
     roots = [str(corridor.root), str(lamps.root)]
     assert main(["transfer-matrix", *roots, "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
-    assert result["policies"] == ["dream of a", "dream of b"]  # no planner
+    assert result["policies"] == [f"dream of {root}" for root in roots]  # no planner
     means = [
         [cell["success"]["mean"] for cell in column["cells"]]
         for column in result["environments"]
@@ -69,17 +70,35 @@ def test_each_policy_plays_in_every_environment(runs, capsys, monkeypatch):
         closed.setattr(doubles.Corridor, "step", lambda *_: 1 / 0)
         assert main(["transfer-matrix", *roots]) == 0
     output = capsys.readouterr().out
-    assert "| dream of b | 0.0 % (-1.000 [" in output
+    assert f"| dream of {lamps.root} | 0.0 % (-1.000 [" in output
     assert "| **100.0 %** |" in output
     (folder,) = corridor.path("visitors").glob("b-*")
     games = read_episodes(folder / "dream.jsonl")
     assert [e.task.id for e in games] == [t.id for t in doubles.tasks("test")[:5]]
 
 
+def test_games_are_of_one_policy(runs, tmp_path):
+    """Runs of one name do not share them, and a new policy plays anew."""
+    corridor, lamps, loaded = runs
+    (tmp_path / "other").mkdir()
+    same = run_of(tmp_path / "other/a", "tests.doubles:Corridor", "dream")
+    command.transfer_matrix([corridor.root, same.root], games=2)
+    folders = list(corridor.path("visitors").iterdir())
+    assert len(folders) == 2
+    before = {f: f.joinpath("dream.jsonl").stat().st_mtime_ns for f in folders}
+    weights = same.path("policies/dream/config.json")
+    latest = max(before.values()) + 1
+    os.utime(weights, ns=(latest, latest))
+    command.transfer_matrix([corridor.root, same.root], games=2)
+    after = {f: f.joinpath("dream.jsonl").stat().st_mtime_ns for f in folders}
+    assert sum(after[f] > before[f] for f in folders) == 1
+    del lamps, loaded
+
+
 def test_a_policy_and_a_number_of_games_are_chosen(runs):
     corridor, lamps, loaded = runs
     result = command.transfer_matrix([corridor.root, lamps.root], policy="bc", games=2)
-    assert result["policies"] == ["bc of a", "bc of b"]
+    assert result["policies"] == [f"bc of {r.root}" for r in (corridor, lamps)]
     cells = [cell for column in result["environments"] for cell in column["cells"]]
     assert {cell["success"]["episodes"] for cell in cells} == {2}
     assert {policy for _, policy in loaded} == {"bc"}

@@ -9,6 +9,11 @@ from gymnasium import spaces
 
 from dreamgym.envs import base, limits, registry
 from dreamgym.envs.contract import checker
+from dreamgym.envs.gymnasium_spaces import (
+    action_texts,
+    observation_lines,
+    unsupported_observation,
+)
 from worldmodel.data.records import Task
 
 SLIPPERY = "gymnasium:FrozenLake-v1"
@@ -294,6 +299,28 @@ def test_a_fall_of_the_pole_is_no_success():
         steps.append(base.take(env, "push cart to the left"))
     assert sum(steps[-1].rewards.values()) == 1
     assert not any(s.success for s in steps)
+
+
+def test_refused_actions_do_not_save_a_return():
+    """MountainCar costs 1 a step, and succeeds with a return of -110."""
+    env, *_ = begun("gym:MountainCar-v0")
+    steps = [base.take(env, "nonsense") for _ in range(100)]
+    steps += [base.take(env, "don't accelerate") for _ in range(100)]
+    assert steps[-1].truncated
+    assert not any(s.success for s in steps)
+
+
+def test_spaces_of_many_numbers_are_refused_and_nested_ones_flattened():
+    nested = spaces.Tuple((spaces.Discrete(3), spaces.MultiDiscrete([2, 2])))
+    assert unsupported_observation(nested) is None
+    lines = observation_lines(nested, (2, np.array([0, 1])))
+    assert lines == ["observation 2 0 1"]
+    assert unsupported_observation(spaces.MultiBinary(10_000)) is not None
+    for space in (spaces.MultiBinary(64), spaces.MultiBinary(63)):
+        env = House()
+        env.action_space = space
+        with pytest.raises(ValueError, match="at most 200 actions"):
+            action_texts(env)
 
 
 def test_names_that_do_not_fit_the_space_are_left_out(monkeypatch):

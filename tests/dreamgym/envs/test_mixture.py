@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dreamgym import Task, TextEnv
-from dreamgym.envs import base, registry
+from dreamgym.envs import base, mixture, registry
 from dreamgym.envs.contract import checker
 from tests import doubles
 
@@ -126,6 +126,27 @@ def test_variations_are_tasks_of_the_mixture():
     assert (varied.split, varied.options["env"]) == ("generated", SWITCH)
     _, state = base.begin(env, varied)
     assert state == (f"lamp {varied.options['lamp']} dark",)
+
+
+def test_an_environment_with_too_few_tasks_is_named():
+    env = registry.make(f"mix:{CORRIDOR},{SWITCH}*8")
+    with pytest.raises(ValueError, match=r"Switch has 7 tasks of split 'dev'"):
+        env.tasks("dev")
+
+
+def test_commas_in_brackets_are_of_a_name_and_deadlines_are_the_longest():
+    lake = 'gym:FrozenLake-v1?desc=["SF","FG"]&is_slippery=false'
+    env = registry.make(f"mix:{lake},{SWITCH}")
+    assert [part.spec for part in env.parts] == [lake, SWITCH]
+    assert (env.reset_seconds, env.step_seconds) == (120.0, 30.0)
+
+
+def test_options_of_a_task_may_have_any_name():
+    env = registry.make(f"mix:{SWITCH}")
+    own = Task(id="t", instruction="", options={"lamp": 3, "env": "x", "inner": 1})
+    outer = mixture._outer_task(env.parts[0], own)
+    assert mixture._inner_task(outer) == own
+    assert base.begin(env, outer)[1] == ("lamp 3 dark",)
 
 
 def test_a_fork_goes_on_apart():

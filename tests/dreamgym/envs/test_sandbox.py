@@ -39,7 +39,24 @@ def test_output_and_modules_of_the_standard_library():
         ("import os; os.system('ls')", "os.system is not allowed"),
         ("import os; os.fork()", "os.fork is not allowed"),
         ("import os; os.kill(os.getppid(), 9)", "os.kill is not allowed"),
-        ("import subprocess; subprocess.run(['ls'])", "subprocess.Popen is not"),
+        (
+            "import subprocess; subprocess.run(['ls'])",
+            "_posixsubprocess is not allowed",
+        ),
+        (
+            "import multiprocessing as m\n"
+            "m.get_context('spawn').Process(target=print).start()",
+            "is not allowed",
+        ),
+        (
+            "from multiprocessing.shared_memory import SharedMemory\n"
+            "SharedMemory(create=True, size=9)",
+            "is not allowed",
+        ),
+        ("import sqlite3; sqlite3.connect('/tmp/x.db')", "sqlite3.connect is not"),
+        ("import os; os.mkfifo('/tmp/dreamgym-fifo')", "no attribute 'mkfifo'"),
+        ("import resource as r; r.prlimit(0, r.RLIMIT_CPU)", "resource.prlimit is not"),
+        ("import sys; print('e' * 10 ** 5, file=sys.stderr); 1 / 0", "ZeroDivision"),
         ("import socket; socket.create_connection(('1.1.1.1', 53))", "is not allowed"),
         ("import ctypes; ctypes.CDLL(None)", "ctypes.dlopen is not allowed"),
         (
@@ -81,6 +98,13 @@ def test_deadlines_end_what_does_not_end():
     assert time.monotonic() - begin < 20
     busy = run_python("while True: pass", Limits(seconds=60, cpu_seconds=1))
     assert busy.reason == "it took more than 1 s of processor time"
+
+
+def test_a_deep_tree_of_directories_is_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    code = "import os\nfor _ in range(1500):\n    os.mkdir('d'); os.chdir('d')"
+    run_python(code)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_output_is_cut():

@@ -97,10 +97,13 @@ def test_each_round_of_fine_tuning_has_a_line():
         },
     ]
     text = report.table(results() | {"rounds": {"s2r": rounds}})
-    assert "s2r, round 1: 1,486 real steps so far, 273 tasks won in reality\n" in text
     assert (
-        "s2r, round 2: 2,000 real steps so far, 280 tasks won in reality, 75.0 % of "
-        "predictable next states right after the refit, 12 more in the dream"
+        "s2r, round 1: 1,486 real steps of fine-tuning so far, 273 tasks won in "
+        "reality since the collection began\n"
+    ) in text
+    assert (
+        "280 tasks won in reality since the collection began, 75.0 % of predictable "
+        "next states right after the refit, 12 more in the dream"
     ) in text
 
 

@@ -15,12 +15,16 @@ def test_the_own_answer_of_each_task_is_right_and_another_is_not(name):
     env = registry.make(f"reasoning:{name}")
     tasks = env.tasks("train")
     assert len(tasks) > 100
+    assert min(len(env.tasks(split)) for split in ("dev", "test")) > 20
     for task in tasks[:20]:
         begun, _ = base.begin(env, task)
         assert begun.instruction == task.instruction
         step = base.take(env, env.expert()[0])
         assert (step.terminated, step.success) == (True, True)
         assert sum(step.rewards.values()) == pytest.approx(1)
+    for answer in ("1e999999", "nan", "-" * 50):  # nothing that a scorer stumbles over
+        base.begin(env, tasks[0])
+        assert base.take(env, answer).error is None
     base.begin(env, tasks[0])
     step = base.take(env, "no idea")
     assert (step.terminated, step.success) == (True, False)
@@ -72,6 +76,8 @@ def test_settings_of_a_generator_are_given_in_the_name():
         ("chain_sum?colour=red", "unexpected keyword argument 'colour'"),
         ("chain_sum?min_terms=9", "max_terms must be >= min_terms"),
         ("countdown", "unknown task.*chain_sum"),
+        ("chain_sum?python=no", "expected python=true or false"),
+        ("chain_sum?max_terms=", "."),
     ):
         with pytest.raises(ValueError, match=message):
             registry.make(f"reasoning:{spec}")
