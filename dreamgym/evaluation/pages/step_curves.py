@@ -74,8 +74,12 @@ def factors_of(curves: Curves, factors: Factors) -> dict[tuple[str, int], Factor
 
 def table(panels: Mapping[str, Curves], factors: Factors) -> str:
     """Return Markdown: a row for each environment, method and budget that ran."""
-    head = ["environment", "method", "real steps", "seconds", "success", "games"]
-    head.append("seeds")
+    every = [
+        p for curves in panels.values() for points in curves.values() for p in points
+    ]
+    timed = any(played.seconds for played in every)
+    head = ["environment", "method", "real steps", *["seconds"] * timed]
+    head += ["success", "games", "seeds"]
     head += ["real-step factor"] * bool(factors)
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for environment, curves in panels.items():
@@ -87,7 +91,7 @@ def table(panels: Mapping[str, Curves], factors: Factors) -> str:
                     environment,
                     name,
                     f"{mean(played.steps):,.0f}",
-                    f"{mean(played.seconds):,.0f}" if played.seconds else "",
+                    *[f"{mean(played.seconds):,.0f}" if played.seconds else ""] * timed,
                     f"{s['mean']:.3f} [{s['low']:.3f}, {s['high']:.3f}]",
                     f"{s['count']:,.0f}",
                     str(len(played.games)),

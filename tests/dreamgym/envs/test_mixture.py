@@ -176,7 +176,7 @@ def test_a_mixture_keeps_the_contract():
         (f"mix:{CORRIDOR}*0", "a weight of 1 to 100"),
         (f"mix:{CORRIDOR},{CORRIDOR}", "each one once"),
         ("mix:mix:textworld", "expected NAME or NAME"),
-        ("mix:textcraft,nowhere", "unknown environment 'nowhere'"),
+        (f"mix:{CORRIDOR},nowhere", "unknown environment 'nowhere'"),
     ],
 )
 def test_what_is_no_mixture_is_refused(spec, message):
