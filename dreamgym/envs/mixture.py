@@ -252,15 +252,15 @@ def _declared_limit(env: gymnasium.Env) -> float:
 
 def _outer_task(part: Part, task: Task) -> Task:
     """Return a task of an environment as one of the mixture."""
-    own: dict[str, Any] = {"id": task.id, "env": task.env, "family": task.family}
-    own["options"] = dict(task.options)
+    inner: dict[str, Any] = {"id": task.id, "env": task.env, "family": task.family}
+    inner["options"] = dict(task.options)
     family = "" if part.spec.endswith(task.family) else task.family
     return dataclasses.replace(
         task,
         id=f"{part.spec}/{task.id}",
         env="mix",
         family=f"{part.spec}/{family}" if family else part.spec,
-        options={**task.options, "env": part.spec, "inner": own},
+        options={**task.options, "env": part.spec, "inner": inner},
     )
 
 
