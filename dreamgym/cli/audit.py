@@ -102,14 +102,14 @@ def _add_show(commands: Any) -> None:
 
 
 def _card(args: argparse.Namespace) -> None:
-    from dreamgym.commands.card import cards, table
+    from dreamgym.commands.audits.card import cards, table
     from dreamgym.run.directory import Run
 
     print(table(cards(Run.open(args.run_dir))))
 
 
 def _robustness(args: argparse.Namespace) -> None:
-    from dreamgym.commands.robustness import robustness, table
+    from dreamgym.commands.audits.robustness import robustness, table
     from dreamgym.run.directory import Run
     from dreamgym.run.process import tune_process
 
@@ -120,7 +120,7 @@ def _robustness(args: argparse.Namespace) -> None:
 
 
 def _transfer_matrix(args: argparse.Namespace) -> None:
-    from dreamgym.commands.transfer_matrix import table, transfer_matrix
+    from dreamgym.commands.audits.transfer_matrix import table, transfer_matrix
     from dreamgym.run.process import tune_process
 
     tune_process()
@@ -149,7 +149,10 @@ def _show(args: argparse.Namespace) -> None:
         )
         return
     if args.why:
-        from dreamgym.commands.attribution import explain_action, print_explanation
+        from dreamgym.commands.audits.attribution import (
+            explain_action,
+            print_explanation,
+        )
 
         tune_process()
         explained = explain_action(

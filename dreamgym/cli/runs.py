@@ -233,7 +233,7 @@ def _stages(args: argparse.Namespace) -> None:
 
 
 def _confirm(args: argparse.Namespace) -> None:
-    from dreamgym.commands import confirmation
+    from dreamgym.commands.audits import confirmation
     from dreamgym.run.directory import Run
     from dreamgym.run.process import tune_process
     from worldmodel.backbone.mesh import make_mesh, parse_mesh

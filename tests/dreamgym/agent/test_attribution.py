@@ -10,7 +10,7 @@ from dreamgym.agent.attribution import attribute_action
 from dreamgym.agent.early_experience import demonstration_example
 from dreamgym.agent.policy import Situation
 from dreamgym.cli import main
-from dreamgym.commands.attribution import explain_action, print_explanation
+from dreamgym.commands.audits.attribution import explain_action, print_explanation
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run, RunError
 from tests import doubles
@@ -107,7 +107,9 @@ def run(tmp_path, monkeypatch):
     run.path("test").mkdir()
     for name in ("bc", "dream", "random"):
         write_episodes(run.path(f"test/{name}.jsonl"), [doubles.expert(TASK)])
-    monkeypatch.setattr("dreamgym.commands.attribution.load_policy", lambda *_: POLICY)
+    monkeypatch.setattr(
+        "dreamgym.commands.audits.attribution.load_policy", lambda *_: POLICY
+    )
     return run
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from dreamgym import Task
 from dreamgym.cli import main
-from dreamgym.commands import transfer_matrix as command
+from dreamgym.commands.audits import transfer_matrix as command
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run, RunError
 from tests import doubles

@@ -3,8 +3,8 @@
 from typing import Any
 
 from dreamgym.agent.config import FLOORS
+from dreamgym.commands.audits.robustness import FILE as ROBUSTNESS
 from dreamgym.commands.results import limited_costs, token_counter
-from dreamgym.commands.robustness import FILE as ROBUSTNESS
 from dreamgym.evaluation import evaluate
 from dreamgym.evaluation.card import CardRow, card, card_lines
 from dreamgym.run.directory import Run, RunError

@@ -7,7 +7,7 @@ import pytest
 
 from dreamgym.build import environments
 from dreamgym.cli import main
-from dreamgym.commands import confirmation
+from dreamgym.commands.audits import confirmation
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run, RunError
 from tests import doubles

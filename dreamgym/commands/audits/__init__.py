@@ -1,0 +1,1 @@
+"""Commands that look into finished runs: cards, causes, other games and other words."""
