@@ -25,9 +25,9 @@ class EnvConfig:
     """The real environment."""
 
     id: str = "textworld"
-    """A registered id, "ID:TASK" of some of them, "module:Class", "gym:ID",
-    "mix:A,B*2", "mcp:FILE", the URL of an OpenEnv server, or "" where only episodes are
-    at hand."""
+    """A registered id, one with its task ("miniwob:login-user"), "module:Class",
+    "gym:Taxi-v4", several of these ("mix:textcraft,textworld*2"), "mcp:tasks.toml", the
+    URL of an OpenEnv server, or "" where only episodes are at hand."""
     max_episode_steps: int = 0
     """Steps after which an episode is truncated, real or dreamed; 0: what the
     environment declares or the expert's plans need (dreamgym.envs.limits)."""
