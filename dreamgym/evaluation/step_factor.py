@@ -35,12 +35,13 @@ class Played(NamedTuple):
     """What a method came to with one budget.
 
     For each seed its real steps, and for each test task 1 or 0. `seconds` of the run
-    are known for some seeds.
+    are known for some seeds. `budget` is the number of real steps that was allowed.
     """
 
     steps: Mapping[int, float]
     games: Mapping[int, Mapping[str, float]]
     seconds: Mapping[int, float] = MappingProxyType({})
+    budget: int | None = None
 
 
 class Factor(NamedTuple):

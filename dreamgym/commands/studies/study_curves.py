@@ -56,8 +56,10 @@ def panels(study: Study, root: Path) -> dict[str, step_curves.Curves]:
         label: {
             name: [
                 played
-                for _, seeds in sorted(curves[name].items())
-                if (played := _played(seeds, study.curves[name]["policy"])).games
+                for budget, seeds in sorted(curves[name].items())
+                if (
+                    played := _played(seeds, study.curves[name]["policy"], budget)
+                ).games
             ]
             for name in study.curves
             if name in curves
@@ -66,7 +68,9 @@ def panels(study: Study, root: Path) -> dict[str, step_curves.Curves]:
     }
 
 
-def _played(seeds: Mapping[int, Mapping[str, Any]], policy: str) -> Played:
+def _played(
+    seeds: Mapping[int, Mapping[str, Any]], policy: str, budget: int | None
+) -> Played:
     """Return what a policy came to in the cells of seeds, where a game is scored."""
     games = {
         seed: {
@@ -85,4 +89,5 @@ def _played(seeds: Mapping[int, Mapping[str, Any]], policy: str) -> Played:
             for seed in scored
             if policy in seeds[seed].get("seconds", {})  # older cells have none
         },
+        budget,
     )

@@ -15,7 +15,7 @@ import matplotlib.pyplot as plt
 from matplotlib import ticker
 
 from dreamgym.evaluation.report import save
-from dreamgym.evaluation.statistics import rate
+from dreamgym.evaluation.statistics import difference_text, paired_by_game, rate
 from dreamgym.evaluation.step_factor import Factor, Played, real_step_factor
 
 Curves = Mapping[str, Sequence[Played]]
@@ -99,8 +99,42 @@ def table(panels: Mapping[str, Curves], factors: Factors) -> str:
                 row += [factor.text() if factor else ""] * bool(factors)
                 lines.append("| " + " | ".join(row) + " |")
     if factors:
+        lines += ["", *differences(panels, factors)]
         lines += ["", *(_meaning(name, others) for name, others in factors.items())]
     return "\n".join(lines)
+
+
+def differences(panels: Mapping[str, Curves], factors: Factors) -> list[str]:
+    """Return a line for each method with a factor, other method and equal budget.
+
+    It has the difference of success, paired by game in each seed that both played.
+    """
+    out = []
+    for environment, curves in panels.items():
+        for name, others in factors.items():
+            pairs = [
+                (played, other, second)
+                for played in curves.get(name, ())
+                for other in others
+                for second in curves.get(other, ())
+                if played.budget == second.budget
+            ]
+            out += [
+                f"- {environment}, budget {played.budget or 'none'}: {name} minus "
+                f"{other}, paired by game {difference_text(_paired(played, second))}"
+                for played, other, second in pairs
+            ]
+    return out
+
+
+def _paired(first: Played, second: Played) -> dict[str, float | None]:
+    rows = [
+        (task, won, second.games[seed][task])
+        for seed, games in sorted(first.games.items())
+        for task, won in games.items()
+        if task in second.games.get(seed, {})
+    ]
+    return paired_by_game(rows, seed=0)
 
 
 def _meaning(name: str, others: Sequence[str]) -> str:

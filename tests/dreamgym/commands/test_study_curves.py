@@ -114,6 +114,13 @@ def test_curves_are_success_against_what_policies_cost(tmp_path):
     assert rows[3][7].startswith("1 [")
     assert rows[4][7] == ""
     assert "Above 1 it needs fewer" in lines[-1]
+    # The dream wins 4 of 8 games where real RL wins 2, and the same 6 on the one seed
+    # of the larger budget that both played.
+    small, large = lines[9:11]
+    assert small.startswith(
+        "- Corridor, budget 1000: dream minus real, paired by game +0.250 [+0.000, "
+    )
+    assert large.endswith("paired by game +0.000 [+0.000, +0.000]")
     assert study_curves.plot(grid, root).is_file()
     assert study_curves.plot(grid, tmp_path / "none") is None
     assert study_curves.plot_seconds(grid, root).name == "seconds.png"
