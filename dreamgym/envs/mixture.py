@@ -1,10 +1,10 @@
 """Several environments as one, in given proportions: "mix:A,B*2".
 
 One policy is then trained on all of them, and its success in the test games is the mean
-of its success in each, weighted as here (J = sum of w_e J_e), where their
-number is a multiple of the sum of the weights. Tasks are those of the
-environments in turn, two of B after each of A. Their families begin with the name of
-the environment, so that every table by family shows each of them.
+of its success in each, weighted as here (J = sum of w_e J_e), where their number is a
+multiple of the sum of the weights. Tasks are those of the environments in turn, two of
+B after each of A. Their families begin with the name of the environment, so that every
+table by family shows each of them.
 """
 
 import copy
@@ -23,7 +23,10 @@ from dreamgym.envs.restarting import RESET_SECONDS, STEP_SECONDS
 from worldmodel.data.records import Task
 
 MAX_WEIGHT = 100
+SEEDS = 2000
+"""Tasks of one environment and split, at most."""
 DEADLINES = {"reset_seconds": RESET_SECONDS, "step_seconds": STEP_SECONDS}
+"""Deadlines of an environment that declares none."""
 _PART = re.compile(r"(?P<spec>.+?)(?:\*(?P<weight>\d+))?")
 
 
@@ -63,6 +66,7 @@ class MixtureEnv(TextEnv):
             train = self.tasks("train")
             task = train[int(self.np_random.integers(len(train)))]
             seed = base.seed_of(task) if base.seed_of(task) is not None else seed
+        self._open = False  # also where the reset below fails
         self._active, self._steps = self._number_of(task), 0
         options = {"task": _inner_task(task)}
         start = self._env(self._active).reset(seed=seed, options=options)
@@ -129,10 +133,6 @@ class MixtureEnv(TextEnv):
         """Close every environment."""
         for env in self._envs.values():
             env.close()
-
-
-SEEDS = 2000
-"""Tasks of one environment and split, at most."""
 
 
 # Capabilities are methods that a mixture has or has not (envs/base.py).

@@ -8,7 +8,6 @@ from rich.table import Table
 from rich.text import Text
 
 from dreamgym.agent.attribution import Attribution, attribute_action
-from dreamgym.agent.config import FLOORS
 from dreamgym.agent.policy import Situation
 from dreamgym.build.models import load_policy
 from dreamgym.build.planning import PLANNER
@@ -66,7 +65,7 @@ def _policy_name(run: Run, policy: str) -> str:
     played = [
         name
         for name in POLICIES
-        if name not in (*FLOORS, PLANNER) and run.path(f"test/{name}.jsonl").is_file()
+        if name != PLANNER and run.path(f"test/{name}.jsonl").is_file()
     ]
     if not played:
         raise RunError(f"{run.root}: no policy has played test games yet")

@@ -7,7 +7,6 @@ better than it is. Games that nobody has looked at give an unbiased result.
 from collections.abc import Sequence
 from typing import Any
 
-from dreamgym.agent.config import FLOORS
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.build import environments
 from dreamgym.commands.results import paired_differences
@@ -31,8 +30,7 @@ def chosen_policies(run: Run, chosen: Sequence[str] = ()) -> list[str]:
     Raises:
       RunError: there are none, or not the chosen ones.
     """
-    names = [n for n in POLICIES if n not in FLOORS]
-    tested = [n for n in names if run.path(f"test/{n}.jsonl").is_file()]
+    tested = [n for n in POLICIES if run.path(f"test/{n}.jsonl").is_file()]
     if unknown := [name for name in chosen if name not in tested]:
         raise RunError(
             f"{run.root}: no policy {unknown[0]!r} has played test games; have {tested}"

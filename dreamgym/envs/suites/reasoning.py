@@ -6,7 +6,7 @@
 
 Answers are scored by the package's own scorers, from 0 to 1; the full score is success.
 Listed are tasks whose scorers do not evaluate what an agent wrote (TASKS). Code runs in
-a process of its own (dreamgym/envs/sandbox.py).
+a process of its own (dreamgym/envs/sandbox).
 """
 
 import functools

@@ -45,6 +45,7 @@ class Switch(Blind):
     """The same with an expert, a list of actions, variations and forks."""
 
     deterministic = False
+    max_copies = 3
 
     def expert(self):
         return [f"light {self.lamp}"]
@@ -106,7 +107,9 @@ def test_a_mixture_has_what_its_environments_have():
     assert base.as_expert(both)
     assert base.as_valid_actions(both)
     assert not base.is_deterministic(both)
+    assert both.max_copies == 3
     some = registry.make(f"mix:{SWITCH},{BLIND}")
+    assert some.max_episode_steps == 3
     assert base.as_valid_actions(some) is None
     assert base.as_forkable(some) is None
     plans = []
@@ -139,6 +142,16 @@ def test_commas_in_brackets_are_of_a_name_and_deadlines_are_the_longest():
     env = registry.make(f"mix:{lake},{SWITCH}")
     assert [part.spec for part in env.parts] == [lake, SWITCH]
     assert (env.reset_seconds, env.step_seconds) == (120.0, 30.0)
+
+
+def test_no_step_is_taken_after_a_reset_that_failed():
+    env = registry.make(f"mix:{SWITCH}")
+    (task, *_), bad = env.tasks("train"), Task(id="t", instruction="")
+    base.begin(env, task)
+    with pytest.raises(ValueError, match="an option 'env'"):
+        env.reset(options={"task": bad})
+    with pytest.raises(RuntimeError, match="call reset"):
+        env.step("wait")
 
 
 def test_options_of_a_task_may_have_any_name():

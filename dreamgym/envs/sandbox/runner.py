@@ -1,6 +1,6 @@
 """Limits its own process, then runs the code that it reads from standard input.
 
-It is run as a program by sandbox.py. The first line that it reads has processor
+It is run as a program by process.py. The first line that it reads has processor
 seconds, and mebibytes of memory and of a file. It imports nothing but the standard
 library.
 """
@@ -50,8 +50,6 @@ PATHS = (
     "shutil.",
 )
 """Beginnings of audit events of paths, which must lie in the present directory."""
-
-
 LISTINGS = ("os.listdir", "os.scandir")
 """Audit events of directories that are read, as imports read those of packages."""
 
