@@ -71,8 +71,17 @@ def _add_show(commands: Any) -> None:
     doctor.set_defaults(body=_doctor)
     add = show.add_argument
     add("run_dir", type=Path, metavar="RUN")
-    add("--episode", metavar="ID", help="an id in RUN/dev.jsonl (default: the first)")
-    add("--step", type=int, metavar="N", help="from 1 (default: one with a change)")
+    add(
+        "--episode",
+        metavar="ID",
+        help="an id in RUN/dev.jsonl, or with --why of a test game (default: the first)",
+    )
+    add(
+        "--step",
+        type=int,
+        metavar="N",
+        help="from 1 (default: one with a change; with --why the last one)",
+    )
     add("--all", action="store_true", help="all steps; the dream goes on from its own")
     add("--html", type=Path, metavar="FILE", help="write a page to FILE, too")
     add(

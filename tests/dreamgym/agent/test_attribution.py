@@ -127,6 +127,8 @@ def test_an_action_of_a_test_game_is_explained(run, capsys):
         assert f"{part.effect:+.2f}" in text.getvalue()
     assert main(["show", str(run.root), "--why", "--step", "2"]) == 0
     assert "action: go right   (probability" in capsys.readouterr().out
+    assert main(["show", str(run.root), "--why", "--all"]) == 2
+    assert "drop --update, --all and --html" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
