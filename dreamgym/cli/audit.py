@@ -74,7 +74,8 @@ def _add_show(commands: Any) -> None:
     add(
         "--episode",
         metavar="ID",
-        help="an id in RUN/dev.jsonl, or with --why of a test game (default: the first)",
+        help="an id in RUN/dev.jsonl, or with --why that of a test game (default: the "
+        "first)",
     )
     add(
         "--step",
