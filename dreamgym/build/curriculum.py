@@ -17,6 +17,8 @@ from curriculum.config import CurriculumConfig
 from curriculum.generator import FunctionProposer, Proposer
 from curriculum.pool import TaskPool
 from curriculum.renaming import Renaming
+from dreamgym.build.environments import instance_maker
+from dreamgym.config.stages import EnvConfig
 from dreamgym.envs import base, registry, restarting
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Task
@@ -28,13 +30,12 @@ def proposer(
     config: CurriculumConfig,
     experience: ExperienceModel,
     *,
-    env: str,
+    env: EnvConfig,
     seed: int,
 ) -> Proposer | None:
     """Return the proposer that `config.generator` names, or None if there is none.
 
-    `env` is a registered id, "module:Class", or "" without an environment. An
-    environment is only created for the rule, and only used if it can vary its tasks.
+    An environment is only created for the rule, and only used if it can vary its tasks.
     Proposals depend on the seed, the update and the tasks alone, so that a resumed run
     proposes the same tasks.
     """
@@ -50,7 +51,7 @@ def proposer(
     if config.generator == "model":
         return FunctionProposer(by_model)
 
-    if _varies(env):
+    if _varies(env.id):
         return _Real(pool, env, number)
     rule = Renaming(_seeds(pool))
 
@@ -67,7 +68,7 @@ class _Real:
     starts_in_environment = True
 
     def __init__(
-        self, pool: TaskPool, env: str, number: Callable[[Sequence[Task]], int]
+        self, pool: TaskPool, env: EnvConfig, number: Callable[[Sequence[Task]], int]
     ):
         self._pool, self._env, self._number = pool, env, number
 
@@ -75,7 +76,7 @@ class _Real:
         """See generator.Proposer."""
         rng, env = (
             np.random.default_rng(self._number(seeds)),
-            restarting.open_env(self._env),
+            restarting.open_env(self._env.id, make=instance_maker(self._env)),
         )
         try:
             return [_varied(env, self._pool, task, rng) for task in seeds]

@@ -1,6 +1,7 @@
 """Real environments of a run, and the test tasks that policies play there."""
 
 import contextlib
+import functools
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -17,9 +18,12 @@ from dreamgym.build.experience import REMEDY, uncertainty_gate
 from dreamgym.build.planning import load_player, planning_session
 from dreamgym.build.step_limit import step_limit
 from dreamgym.config import budget
-from dreamgym.envs import base, restarting, vector
-from dreamgym.envs.counting import CountedEnv
+from dreamgym.config.stages import EnvConfig
+from dreamgym.envs import base, registry, restarting, vector
+from dreamgym.envs.counting import CountedEnv, RealSteps
 from dreamgym.envs.dream import DreamVectorEnv
+from dreamgym.envs.restarting import RestartingEnv
+from dreamgym.envs.workers.env import process_env
 from dreamgym.evaluation import evaluate
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.display import progress_bar
@@ -34,9 +38,21 @@ TEST_SEED = 7
 
 def make_env(run: Run) -> gymnasium.Env:
     """Return the run's environment, its steps counted for the stage that runs."""
+    return open_counted(run.config.env, run.real_steps)
+
+
+def open_counted(config: EnvConfig, steps: RealSteps) -> RestartingEnv:
+    """Return the environment of these settings, its steps counted."""
     return restarting.open_env(
-        run.config.env.id, lambda env: CountedEnv(env, run.real_steps)
+        config.id, lambda env: CountedEnv(env, steps), instance_maker(config)
     )
+
+
+def instance_maker(config: EnvConfig) -> Callable[[str], gymnasium.Env]:
+    """Return what makes an environment of a name: here, or in a worker process."""
+    if not config.workers:
+        return registry.make
+    return functools.partial(process_env, memory_gb=config.worker_memory_gb)
 
 
 @contextlib.contextmanager
@@ -59,9 +75,10 @@ def real_envs(
     `make` makes a copy; by default it is `make_env`.
     """
     c = run.config.env
+    copies = min(c.num_envs, c.workers) if c.workers else c.num_envs
     return vector.RealVectorEnv.growing(
         (lambda: make_env(run)) if make is None else make,
-        limit=c.num_envs if slots is None else min(slots, c.num_envs),
+        limit=copies if slots is None else min(slots, copies),
         max_steps=step_limit(run),
     )
 

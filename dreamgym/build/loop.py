@@ -233,7 +233,7 @@ def _parts(
         c, config.tasks_per_update
     ):  # else proposals are paid for and never drawn
         propose = run_curriculum.proposer(
-            progress.pool, c, experience, env=run.config.env.id, seed=seed
+            progress.pool, c, experience, env=run.config.env, seed=seed
         )
     trial = feasibility_filter_for(
         c,

@@ -18,13 +18,13 @@ import numpy as np
 from jax.sharding import Mesh
 
 from dreamgym.agent.behavior import BehaviorPolicy, collect, play
+from dreamgym.build.environments import open_counted
 from dreamgym.build.episodes import games_of
 from dreamgym.config.budget import ESTIMATE_STEPS
 from dreamgym.config.settings import RunConfig
 from dreamgym.config.shapes import MODELS
 from dreamgym.config.stages import ServerConfig
-from dreamgym.envs import restarting
-from dreamgym.envs.counting import CountedEnv, RealSteps
+from dreamgym.envs.counting import RealSteps
 from dreamgym.run.cost import Timings
 from dreamgym.run.directory import RunError
 from worldmodel.backbone import lora
@@ -168,7 +168,7 @@ def _step_seconds(config: RunConfig, steps: RealSteps, limit: int) -> float:
     """
     if limit < 2:
         return 0.0
-    env = restarting.open_env(config.env.id, lambda env: CountedEnv(env, steps))
+    env = open_counted(config.env, steps)
     before, max_steps = steps.count, config.env.max_episode_steps
     rng = np.random.default_rng(0)
     episode_steps = min(WARM_UP, max_steps, limit)
@@ -232,7 +232,7 @@ def _episodes(config: RunConfig, steps: RealSteps) -> list[Episode]:
         return list(itertools.islice(read_episodes(config.data.episodes), PLAYED))
     if not config.env.id:
         raise RunError("nothing to ask a server about: give --env, --episodes, or both")
-    env = restarting.open_env(config.env.id, lambda env: CountedEnv(env, steps))
+    env = open_counted(config.env, steps)
     try:
         tasks = games_of(env, config.env.id, "train", PLAYED)
         return collect(

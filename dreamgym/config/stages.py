@@ -5,6 +5,7 @@ the behaviour policies, `UpdateConfig` with the update); the others stand here.
 """
 
 import dataclasses
+import math
 
 from dreamgym.agent.config import PlanConfig
 from dreamgym.training.config import LoopConfig
@@ -34,12 +35,25 @@ class EnvConfig:
     num_envs: int = 64
     """Copies of the real environment that are stepped together, at most: an environment
     may declare fewer (`max_copies`), and copies that start slowly are fewer."""
+    workers: int = 0
+    """Worker processes for the real environment; each has one copy of it, and they work
+    at the same time. 0: all copies are in this process, which is faster where a step
+    takes less than a millisecond. With workers a copy that crashes, hangs or takes too
+    much memory ends one episode; it is started again."""
+    worker_memory_gb: float = 0.0
+    """Gigabytes of memory that a worker process may reserve; 0 sets no limit. Java and
+    browsers reserve more than they use."""
 
     def __post_init__(self):
         if self.max_episode_steps < 0 or self.num_envs < 1:
             raise ValueError(
                 "max_episode_steps must be >= 0 and num_envs >= 1, got "
                 f"{self.max_episode_steps} and {self.num_envs}"
+            )
+        if self.workers < 0 or not 0 <= self.worker_memory_gb < math.inf:
+            raise ValueError(
+                "workers must be >= 0 and worker_memory_gb finite and >= 0, got "
+                f"{self.workers} and {self.worker_memory_gb}"
             )
 
 

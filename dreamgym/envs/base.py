@@ -26,6 +26,7 @@ import dataclasses
 import functools
 import json
 import numbers
+import random
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -271,24 +272,51 @@ def seed_of(task: Task) -> int | None:
     return int(seed) if isinstance(seed, numbers.Integral) else None
 
 
+def seed_anew(env: gymnasium.Env, seed: int) -> None:
+    """Seed every random generator that an environment holds, in the present state.
+
+    After a reset with a task's seed it would draw again what it drew before, so that a
+    second play could not tell what is random.
+    """
+    env = env.unwrapped
+    if callable(own := getattr(env, "seed_anew", None)):  # it runs elsewhere
+        own(seed)
+        return
+    for name, value in list(vars(env).items()):
+        if isinstance(value, gymnasium.Env):
+            seed_anew(value, seed)
+        elif isinstance(value, np.random.Generator):
+            setattr(env, name, np.random.default_rng(seed))
+        elif isinstance(value, random.Random | np.random.RandomState):
+            value.seed(seed)
+
+
+def reset_arguments(task: Task, seed: int | None = None) -> dict[str, Any]:
+    """Return the arguments with which an environment is reset to a task.
+
+    A seed among the task's options counts more than `seed`.
+    """
+    own_seed = seed_of(task)
+    return {
+        "seed": seed if own_seed is None else own_seed,
+        "options": {"task": with_own_options(task)},
+    }
+
+
 def begin(
     env: gymnasium.Env, task: Task, seed: int | None = None
 ) -> tuple[Task, State]:
     """Reset an environment to a task; return the task, now complete, and the state.
 
     Complete means with the instruction, the tools, the expected calls and the initial
-    state of the environment. A seed among the task's options counts more than `seed`.
+    state of the environment. See `reset_arguments` for the seed.
 
     Raises:
       TypeError: the task's options cannot be written as JSON.
       ValueError: a text cannot be written as UTF-8, or is too long (TextTooLong).
     """
-    json.dumps(task.options)
-    own_seed = seed_of(task)
-    obs, info = env.reset(
-        seed=seed if own_seed is None else own_seed,
-        options={"task": with_own_options(task)},
-    )
+    json.dumps(task.options)  # it must be possible to record them
+    obs, info = env.reset(**reset_arguments(task, seed))
     instruction = task.instruction or str(info.get("instruction", ""))
     tools = str(info.get("tools", ""))
     if tools not in instruction:

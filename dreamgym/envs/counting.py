@@ -14,6 +14,8 @@ from typing import Any
 
 import gymnasium
 
+from dreamgym.envs.base import provider
+
 
 class BudgetSpent(RuntimeError):
     """A step was asked for after the last one that may be taken."""
@@ -75,9 +77,20 @@ class CountedEnv(gymnasium.Wrapper):
 
     def __init__(self, env: gymnasium.Env, steps: RealSteps):
         super().__init__(env)
-        self._real_steps = steps
+        self._real_steps, self._counted = steps, False
+
+    def start_step(self, action: Any) -> None:
+        """Count a step and let a worker process begin it (workers/env.py)."""
+        worker = provider(self.env, "start_step")
+        if worker is None or self._counted or self._real_steps.left == 0:
+            return
+        self._real_steps.add()
+        self._counted = True
+        worker.start_step(action)
 
     def step(self, action: Any) -> Any:
         """Count a step and take it; one that raises was asked for, too."""
-        self._real_steps.add()
+        if not self._counted:
+            self._real_steps.add()
+        self._counted = False
         return self.env.step(action)

@@ -73,7 +73,8 @@ def guarded(
             cause = RuntimeError(f"it called sys.exit({error.code!r})")
         else:
             cause = limit.error() if limit.expired else error
-        return EnvironmentFailure(type(env.unwrapped).__name__, cause, _place(error))
+        name = type(env.unwrapped).__name__
+        return EnvironmentFailure(name, cause, error_place(error))
     check_interrupt()
     return value
 
@@ -113,8 +114,14 @@ class Deadline:
             signal.signal(signal.SIGALRM, self._previous)
 
 
-def _place(error: BaseException) -> str:
-    """File and line of the last frame that is not in Python's standard library."""
+def error_place(error: BaseException) -> str:
+    """Return file and line of the last frame that is not Python's standard library.
+
+    Errors of a worker process bring their own `place`.
+    """
+    place = getattr(error, "place", None)
+    if isinstance(place, str):
+        return place
     library = Path(sysconfig.get_path("stdlib"))
     frames = traceback.extract_tb(error.__traceback__)
     for frame in reversed(frames):

@@ -96,6 +96,18 @@ class RestartingEnv(gymnasium.Wrapper):
         self._actions, self._observations = [], [result[0]]
         return result
 
+    def start_reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> None:
+        """Begin a reset in a worker process; the next call must be this `reset`."""
+        if (worker := base.provider(self.env, "start_reset")) is not None:
+            worker.start_reset(seed=seed, options=options)
+
+    def start_step(self, action: str) -> None:
+        """Begin a step in a worker process; the next call must be this `step`."""
+        if (worker := base.provider(self.env, "start_step")) is not None:
+            worker.start_step(action)
+
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take a step, in a fresh instance at the same place if this one is lost."""
         result = self._call(lambda env: env.step(action), seconds=self._step_seconds)
@@ -199,10 +211,15 @@ def _is_connection_error(failure: EnvironmentFailure) -> bool:
 
 
 def open_env(
-    spec: str, wrap: Callable[[gymnasium.Env], gymnasium.Env] = lambda env: env
+    spec: str,
+    wrap: Callable[[gymnasium.Env], gymnasium.Env] = lambda env: env,
+    make: Callable[[str], gymnasium.Env] = registry.make,
 ) -> RestartingEnv:
-    """Return a real environment by its id, each instance of which is wrapped."""
-    return RestartingEnv(lambda: wrap(registry.make(spec)))
+    """Return a real environment by its id, each instance of which is wrapped.
+
+    `make` makes an instance: in this process, or in one of its own (process_env).
+    """
+    return RestartingEnv(lambda: wrap(make(spec)))
 
 
 def environment_down(name: str, games: str, reasons: Sequence[str]) -> EnvironmentDown:

@@ -12,7 +12,14 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import gymnasium
 import numpy as np
 
-from dreamgym.envs.base import Step, as_valid_actions, begin, take
+from dreamgym.envs.base import (
+    Step,
+    as_valid_actions,
+    begin,
+    provider,
+    reset_arguments,
+    take,
+)
 from dreamgym.envs.counting import BudgetSpent
 from dreamgym.envs.failures import EnvironmentDown, EnvironmentFailure, guarded
 from worldmodel.data.records import State, Task
@@ -103,8 +110,18 @@ def copies_that_pay(seconds: float, limit: int) -> int:
     return max(min(limit, max(affordable, MIN_COPIES)), 1)
 
 
+def _start(env: gymnasium.Env, method: str, **arguments: Any) -> None:
+    """Begin a call of an environment, if it runs in a worker process."""
+    worker = provider(env, method)
+    if worker is not None:
+        guarded(env, lambda: getattr(worker, method)(**arguments))
+
+
 class RealVectorEnv(VectorEnv):
     """Several copies of one real environment, stepped in turn.
+
+    Copies in worker processes work at the same time: all begin their steps before the
+    first is waited for. Results are the same.
 
     A copy that raises ends its own trajectory with the reason, and no other. A slot's
     copy is made when its first episode begins.
@@ -159,9 +176,14 @@ class RealVectorEnv(VectorEnv):
         mask = options.get("reset_mask", [True] * self.size)
         seeds = options.get("seeds", [None] * self.size)
         out: list[State | None] = [None] * self.size
-        for i, (task, resets) in enumerate(zip(options["tasks"], mask, strict=True)):
-            if not resets or task is None:
-                continue
+        tasks = {
+            i: task
+            for i, (task, resets) in enumerate(zip(options["tasks"], mask, strict=True))
+            if resets and task is not None
+        }
+        for i, task in tasks.items():
+            _start(self._copy(i), "start_reset", **reset_arguments(task, seeds[i]))
+        for i, task in tasks.items():
             seed = seeds[i]
             self._returns[i], self._steps[i], self._running[i] = 0.0, 0, True
             env = self._copy(i)
@@ -181,9 +203,15 @@ class RealVectorEnv(VectorEnv):
     def step(self, actions: Sequence[str | None]) -> list[Step | None]:
         """See VectorEnv."""
         out: list[Step | None] = [None] * self.size
-        for i, action in enumerate(actions):
-            if not self._running[i] or action is None:
-                continue
+        asked = {
+            i: action
+            for i, action in enumerate(actions)
+            if self._running[i] and action is not None
+        }
+        for i, action in asked.items():
+            if self._reset_failures[i] is None:
+                _start(self.envs[i], "start_step", action=action)
+        for i, action in asked.items():
             step = self._take(i, action)
             # An end at the last step is an end: Gymnasium keeps the two flags apart.
             if self._steps[i] >= self.max_steps and not step.terminated:

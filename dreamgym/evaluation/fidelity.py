@@ -1,12 +1,10 @@
 """The scorecard by family and actor, with replays in the real environment."""
 
 import functools
-import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
-import numpy as np
 
 from dreamgym.envs import base
 from dreamgym.envs.failures import EnvironmentDown
@@ -142,7 +140,7 @@ class Replays:
         if state != query.state:
             return None
         if self.stochastic:
-            seed_anew(self._env, content_seed(query.task.id, *query[1:4]))
+            base.seed_anew(self._env, content_seed(query.task.id, *query[1:4]))
         text, reward, _, _, info = self._step(query.action)
         return ReplayResult(lines(text), float(reward) > 0 or bool(info.get("success")))
 
@@ -163,7 +161,7 @@ class Replays:
         """Play an episode again; add to the rate which next states are the same."""
         _, state = base.begin(self._env, episode.task)
         if self.stochastic:
-            seed_anew(self._env, content_seed(episode.id))
+            base.seed_anew(self._env, content_seed(episode.id))
         for t in episode.transitions:
             if state != t.state:
                 return
@@ -172,19 +170,3 @@ class Replays:
             rate.add(state == t.next_state)
             if terminated or truncated:
                 return
-
-
-def seed_anew(env: gymnasium.Env, seed: int) -> None:
-    """Seed every random generator that an environment holds, in the present state.
-
-    After a reset with a task's seed it would draw again what it drew before, so that a
-    second play could not tell what is random.
-    """
-    env = env.unwrapped
-    for name, value in list(vars(env).items()):
-        if isinstance(value, gymnasium.Env):
-            seed_anew(value, seed)
-        elif isinstance(value, np.random.Generator):
-            setattr(env, name, np.random.default_rng(seed))
-        elif isinstance(value, random.Random | np.random.RandomState):
-            value.seed(seed)

@@ -9,7 +9,9 @@ from dreamgym.agent.config import FLOORS
 from dreamgym.run.stage import Late, Stage, StageTable
 
 _ROOM = "dreamgym.stages"
-ENV = ("env.id", "env.max_episode_steps")
+OPENED = ("env.id", "env.workers", "env.worker_memory_gb")
+"""The settings of opening the environment."""
+ENV = (*OPENED, "env.max_episode_steps")
 EPISODES = ("experience.reasoning",)
 """The settings of reading episodes: with reasoning traces or without."""
 INITIAL = ("model", "data.base_run")
@@ -170,7 +172,7 @@ STAGES = StageTable(
             needs=("pretrain", "ensemble"),
             reads=(
                 "seed",
-                "env.id",
+                *OPENED,
                 *EXPERIENCE,
                 "uncertainty",
                 "fidelity",

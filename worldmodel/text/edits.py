@@ -11,7 +11,7 @@ number is to find.
 """
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from worldmodel.data.records import State
@@ -110,12 +110,29 @@ def _swap_of(before: str, after: str) -> Swap | None:
 
 
 def _swapped(line: str, swap: Swap) -> str:
-    """Return the line after a swap; the line itself where its words are not there."""
-    words, old, new = line.split(" "), swap.old.split(" "), swap.new.split(" ")
-    if _count(words, old) != 1:
-        raise IndexError(f"{NO_WORDS} {swap.old!r}: {line!r:.200}")
-    at = next(i for i in range(len(words)) if words[i : i + len(old)] == old)
-    return " ".join([*words[:at], *(new if swap.new else []), *words[at + len(old) :]])
+    """Return the line after a swap; raise IndexError where its words are not there."""
+    words = line.split(" ")
+    for old, new in _with_less_context(swap):
+        if _count(words, old) == 1:
+            at = next(i for i in range(len(words)) if words[i : i + len(old)] == old)
+            return " ".join([*words[:at], *new, *words[at + len(old) :]])
+    raise IndexError(f"{NO_WORDS} {swap.old!r}: {line!r:.200}")
+
+
+def _with_less_context(swap: Swap) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield the old and new words of a swap, then with fewer of those that both share.
+
+    A model that has learnt `- - <` -> `- < -` writes it in `key - <` too. What changes,
+    `- <`, is right there; only the word before it is another.
+    """
+    old, new = swap.old.split(" "), swap.new.split(" ") if swap.new else []
+    yield old, new
+    while len(old) > 1 and new and old[0] == new[0]:
+        old, new = old[1:], new[1:]
+        yield old, new
+    while len(old) > 1 and new and old[-1] == new[-1]:
+        old, new = old[:-1], new[:-1]
+        yield old, new
 
 
 def _count(words: list[str], run: list[str]) -> int:

@@ -9,6 +9,7 @@ from curriculum import generator
 from curriculum.config import CurriculumConfig
 from curriculum.pool import TaskPool
 from dreamgym.build import curriculum as run_curriculum
+from dreamgym.config.stages import EnvConfig
 from dreamgym.envs import base
 from dreamgym.envs.suites import textworld_express as textworld
 from tests import doubles
@@ -51,7 +52,7 @@ def env(monkeypatch):
 def extended(pool, kind, env="", **settings):
     config = CurriculumConfig(generator=kind, **settings)
     propose = run_curriculum.proposer(
-        pool, config, doubles.RuleModel(), env=env, seed=0
+        pool, config, doubles.RuleModel(), env=EnvConfig(id=env), seed=0
     )
     assert propose is not None
     rng = np.random.default_rng(0)
@@ -107,7 +108,7 @@ def test_proposals_are_a_function_of_the_update_and_the_tasks():
         pool.next_update = now
         config = CurriculumConfig(generator="rule")
         propose = run_curriculum.proposer(
-            pool, config, doubles.RuleModel(), env="", seed=0
+            pool, config, doubles.RuleModel(), env=EnvConfig(id=""), seed=0
         )
         assert propose is not None
         return propose(doubles.tasks("train")[:8])
@@ -136,10 +137,9 @@ def test_variations_that_fail_are_none_and_said(capsys):
 def test_nobody_proposes(settings):
     config = CurriculumConfig(**settings)
     pool = TaskPool(TASKS)
-    assert (
-        run_curriculum.proposer(pool, config, doubles.RuleModel(), env="", seed=0)
-        is None
-    )
+    env = EnvConfig(id="")
+    model = doubles.RuleModel()
+    assert run_curriculum.proposer(pool, config, model, env=env, seed=0) is None
 
 
 def test_text_worlds_variations_are_train_games_of_other_sizes():

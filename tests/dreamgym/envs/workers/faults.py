@@ -1,0 +1,118 @@
+"""Corridors with faults, for worker processes: this module needs no JAX."""
+
+import copy
+import os
+import signal
+import time
+
+import numpy as np
+
+from dreamgym.envs.workers import messages
+from tests import corridor
+from worldmodel.data.records import Task
+
+
+class Faulty(corridor.Corridor):
+    """A corridor with actions that break it, each in a way of its own."""
+
+    step_seconds = 2.0
+
+    def step(self, action):
+        if action == "crash":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if action == "exit":
+            os._exit(3)
+        if action == "sys.exit":
+            raise SystemExit(4)
+        if action == "hang":
+            time.sleep(600)
+        if action == "divide":
+            return 1 / 0
+        if action == "eat":
+            return bytearray(8 << 30)
+        if action == "print":
+            print("noise on stdout")
+        state, reward, terminated, truncated, info = super().step(action)
+        if action == "long":
+            state = "x" * (1 << 20)
+        if action == "nan":
+            info["rewards"] = {"coin": float("nan")}
+        if action == "pid":
+            info["pid"] = os.getpid()
+        if action == "flood":
+            state = "x" * (messages.MAX_BYTES + 1)
+        if action == "strange":
+            info |= {"strange": object(), "rewards": {"reward": np.float32(0.5)}}
+        return state, reward, terminated, truncated, info
+
+
+class Drawing(corridor.Corridor):
+    """A corridor with a random generator, and variations that have no end."""
+
+    deterministic = False
+    max_copies = 3
+
+    def __init__(self):
+        super().__init__()
+        self.rng = np.random.default_rng(0)
+
+    def step(self, action):
+        state, *rest, info = super().step(action)
+        return f"{state}\ndrawn {self.rng.integers(1 << 30)}", *rest, info
+
+    def variations(self, task, rng):
+        while True:
+            number = int(rng.integers(1 << 30))
+            yield Task(id=f"v-{number}", instruction="", options=dict(task.options))
+
+
+class Forking(corridor.Corridor):
+    """A corridor that can be copied in the middle of an episode."""
+
+    def fork(self):
+        return copy.deepcopy(self)
+
+
+class Sleeping(corridor.Corridor):
+    """A corridor whose steps take time, but no processor."""
+
+    def step(self, action):
+        time.sleep(0.3)
+        return super().step(action)
+
+
+class Unmakeable(corridor.Corridor):
+    """An environment whose making fails."""
+
+    def __init__(self):
+        raise RuntimeError("no licence")
+
+
+class Unreliable(corridor.Corridor):
+    """A corridor of which one step in thirty breaks, in one of four ways.
+
+    Which one is drawn anew in each process, so that a fault does not come again where
+    the episode is played again.
+    """
+
+    step_seconds = 1.0
+    share = 1 / 30
+
+    def __init__(self):
+        super().__init__()
+        self._faults = np.random.default_rng()
+
+    def step(self, action):
+        fault = ""
+        if self._faults.random() < self.share:
+            fault = str(self._faults.choice(["kill", "hang", "long", "nan"]))
+        if fault == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if fault == "hang":
+            time.sleep(600)
+        state, reward, terminated, truncated, info = super().step(action)
+        if fault == "nan":
+            info["rewards"] = {"coin": float("nan")}
+        if fault == "long":
+            state = "x" * (1 << 20)
+        return state, reward, terminated, truncated, info
