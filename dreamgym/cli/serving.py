@@ -87,6 +87,12 @@ def add(commands: Any) -> None:
         metavar="S",
         help="how long running episodes may go on when the server stops (10)",
     )
+    option(
+        "--processes",
+        action="store_true",
+        help="a process for the environment of each session, which is ended where it "
+        "crashes or hangs; a dream needs none",
+    )
     serve.set_defaults(body=_serve)
     play = commands.add_parser("play", help="Play a run's dream", description=_PLAY)
     option = play.add_argument
@@ -115,6 +121,7 @@ def _serve(args: argparse.Namespace) -> int:
         host=args.host,
         port=args.port,
         token_env=args.token_env,
+        processes=args.processes,
         config=ServingConfig(
             max_sessions=args.max_sessions,
             idle_seconds=args.idle_seconds,

@@ -18,13 +18,20 @@ from worldmodel.experience.base import Query
 
 
 def serve(
-    target: str, *, host: str, port: int, token_env: str, config: ServingConfig
+    target: str,
+    *,
+    host: str,
+    port: int,
+    token_env: str,
+    config: ServingConfig,
+    processes: bool = False,
 ) -> int:
     """Serve a run directory or an environment; return the number of hung sessions.
 
     Args:
       target: a run directory, or an environment as `--env` names it.
       token_env: the environment variable that holds the token; "" asks for none.
+      processes: whether each session's environment has a process of its own.
 
     Raises:
       RunError: the target is a directory without a run, or the run has no dream yet.
@@ -34,7 +41,7 @@ def serve(
     """
     token = token_of(token_env)
     metrics = Metrics()
-    with open_world(target, metrics) as world:
+    with open_world(target, metrics, processes=processes) as world:
         server = GracefulServer(
             world, metrics, config, host=host, port=port, token=token
         )
@@ -57,7 +64,9 @@ def token_of(variable: str) -> str:
 
 
 @contextlib.contextmanager
-def open_world(target: str, metrics: Metrics) -> Iterator[World]:
+def open_world(
+    target: str, metrics: Metrics, *, processes: bool = False
+) -> Iterator[World]:
     """Open what a server plays, within a `with` block.
 
     Raises:
@@ -69,7 +78,7 @@ def open_world(target: str, metrics: Metrics) -> Iterator[World]:
     elif Path(target).is_dir():
         raise RunError(f"{target}: no run there (no manifest.json)")
     else:
-        yield real_world(target)
+        yield real_world(target, processes=processes)
 
 
 @contextlib.contextmanager

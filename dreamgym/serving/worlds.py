@@ -14,6 +14,7 @@ import numpy as np
 
 from dreamgym.envs import base, limits, registry, restarting
 from dreamgym.envs.dream import DreamEnv, thoughts
+from dreamgym.envs.workers.env import process_env
 from dreamgym.evaluation.episode_comparison import recalled_view
 from dreamgym.evaluation.state_text import as_lines
 from dreamgym.run.versions import VERSION
@@ -116,10 +117,12 @@ def dream_world(dream: Dream, model: ExperienceModel) -> World:
     )
 
 
-def real_world(spec: str) -> World:
+def real_world(spec: str, *, processes: bool = False) -> World:
     """Return the world of a real environment.
 
-    Its tasks are listed and its step limit is found out once, without a step.
+    With `processes` the environment of each session has a process of its own, which is
+    ended where a reset or step takes too long or crashes. Its tasks are listed and its
+    step limit is found out once, without a step.
 
     Raises:
       ValueError: there is no environment of this name.
@@ -136,7 +139,9 @@ def real_world(spec: str) -> World:
         version=VERSION,
         max_steps=max_steps,
         tasks=tasks,
-        make=lambda: restarting.open_env(spec),
+        make=lambda: restarting.open_env(
+            spec, make=process_env if processes else registry.make
+        ),
         facts=lambda _: {},
         recalled=lambda _: [],
         error=lambda _: None,

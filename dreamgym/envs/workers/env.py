@@ -20,6 +20,8 @@ import gymnasium
 import numpy as np
 
 from dreamgym.envs.base import TextEnv, TextTooLong
+from dreamgym.envs.failures import EnvironmentTimeout
+from dreamgym.envs.restarting import RESET_SECONDS, STEP_SECONDS
 from dreamgym.envs.workers.messages import (
     MAX_BYTES,
     OPTIONAL_METHODS,
@@ -69,10 +71,14 @@ class Process:
             self.kill()
             raise
 
-    def call(self, env: int, method: str, *arguments: Any) -> Any:
+    def call(self, env: int, method: str, *arguments: Any, seconds: float = 0.0) -> Any:
         """Return what a method of an environment of this process returns.
 
+        Args:
+          seconds: the deadline, after which the process is ended; 0 for none.
+
         Raises:
+          EnvironmentTimeout: the deadline passed.
           Exception: what the environment raised, of the same type where it is one of
             Python's, else a RemoteError.
           ConnectionError: the process ended.
@@ -84,7 +90,7 @@ class Process:
         elif self._sent != request:
             raise RuntimeError(f"{method} was called while another call was begun")
         self._sent = b""
-        return self._received()
+        return self._received(seconds)
 
     def start(self, env: int, method: str, *arguments: Any) -> None:
         """Begin a call; the next `call` must be the same, and waits for its result."""
@@ -138,8 +144,10 @@ class Process:
             self.kill()
             raise
 
-    def _received(self) -> Any:
+    def _received(self, seconds: float = 0.0) -> Any:
         try:
+            if not self._connection.poll(seconds or None):
+                raise EnvironmentTimeout(f"no answer within {seconds:g} s")
             reply = decode(self._connection.recv_bytes(MAX_BYTES))
         except OSError as error:
             if TOO_LONG in str(error):
@@ -210,13 +218,14 @@ class ProcessEnv(TextEnv):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Start an episode."""
-        observation, info = self._call("reset", seed, options)
+        seconds = float(getattr(self, "reset_seconds", RESET_SECONDS))
+        observation, info = self._call("reset", seed, options, seconds=seconds)
         return observation, info
 
     def step(self, action: str) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take a step."""
-        observation, reward, terminated, truncated, info = self._call("step", action)
-        return observation, reward, terminated, truncated, info
+        seconds = float(getattr(self, "step_seconds", STEP_SECONDS))
+        return tuple(self._call("step", action, seconds=seconds))
 
     def start_reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -236,8 +245,9 @@ class ProcessEnv(TextEnv):
         """Close the environment; its process ends with the last fork."""
         self._drop()
 
-    def _call(self, method: str, *arguments: Any) -> Any:
-        return self._process.call(self._number, method, *arguments)
+    def _call(self, method: str, *arguments: Any, seconds: float = 0.0) -> Any:
+        call = self._process.call
+        return call(self._number, method, *arguments, seconds=seconds)
 
     def _tasks(self, split: str) -> list[Task]:
         return self._call("tasks", split)

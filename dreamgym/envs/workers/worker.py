@@ -5,11 +5,12 @@ output goes to stderr. The process ends with its connection, and with the run.
 """
 
 import contextlib
-import ctypes
 import itertools
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
@@ -146,11 +147,11 @@ def _reply(call: Callable[[], Any]) -> bytes:
         return encode({"error": error_fields(error, error_place(error))})
 
 
-def _end_with_run() -> None:
-    """Let Linux end this process with its run, also where that is killed."""
-    with contextlib.suppress(OSError, AttributeError):
-        death_signal = 1  # PR_SET_PDEATHSIG
-        ctypes.CDLL(None).prctl(death_signal, signal.SIGKILL)
+def _end_with(run: int) -> None:
+    """End this process once its run has ended, also where it hangs in a call."""
+    while os.getppid() == run:
+        time.sleep(1.0)
+    os._exit(1)
 
 
 def _limit_memory(gigabytes: float) -> None:
@@ -163,7 +164,8 @@ def _limit_memory(gigabytes: float) -> None:
 
 def main(descriptor: int) -> None:
     """Make the environment that the first message names, and serve it."""
-    _end_with_run()
+    watch = threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True)
+    watch.start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run ends it
     os.dup2(2, 1)
     connection = Connection(descriptor)

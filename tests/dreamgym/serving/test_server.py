@@ -474,3 +474,18 @@ def test_an_environment_that_fails_ends_its_episode_and_no_other(monkeypatch):
             assert code(late) == ("EXECUTION_ERROR", "step_after_end")
             assert other.step("go right")["done"] is False
             assert client.reset(seed=0)["done"] is False
+
+
+def test_an_environment_in_a_process_may_crash_and_hang():
+    spec = "tests.dreamgym.envs.workers.faults:Faulty"
+    with running(real_world(spec, processes=True)) as server:
+        with Client(server.url) as client, Client(server.url) as other:
+            client.reset(seed=0)
+            other.reset(seed=0)
+            for action, reason in (("hang", "no answer within 2 s"), ("exit", "3")):
+                answer = client.ask({"type": "step", "data": {"message": action}})
+                assert code(answer) == ("EXECUTION_ERROR", "environment_failed")
+                assert reason in answer["data"]["message"]
+                assert other.step("go right")["done"] is False
+                assert client.reset(seed=0)["done"] is False
+            assert client.step("go right")["done"] is False

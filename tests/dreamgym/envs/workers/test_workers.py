@@ -1,8 +1,10 @@
 """Environments in worker processes: equal episodes; a fault ends its own alone."""
 
 import os
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -170,8 +172,7 @@ def test_the_worker_ends_when_it_is_closed(opened):
     base.begin(env, task_of(env))
     pid = env.step("pid")[-1]["pid"]
     env.close()
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+    assert has_ended(pid)
 
 
 def restarting_env(spec=FAULTY, steps=None):
@@ -278,3 +279,33 @@ def test_a_task_keeps_its_fields():
         id="t\ud800", instruction="x", options={"n": [1, None]}, initial_state=("a",)
     )
     assert messages.decode(messages.encode({"task": task})) == {"task": task}
+
+
+def test_a_worker_ends_with_its_run():
+    program = (
+        "import os, signal\n"
+        "from dreamgym.envs.workers.env import process_env\n"
+        f"env = process_env({FAULTY!r})\n"
+        "env.reset(seed=0)\n"
+        "print(env.step('pid')[-1]['pid'], flush=True)\n"
+        "env.start_step('hang')\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    pid = int(run.stdout)
+    deadline = time.monotonic() + 30
+    while not has_ended(pid) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert has_ended(pid)
+
+
+def has_ended(pid):
+    """Whether a process has ended, whoever has waited for it."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    command = Path(f"/proc/{pid}/cmdline")  # empty for one that nobody waited for
+    return Path("/proc/self").exists() and command.read_bytes() == b""
