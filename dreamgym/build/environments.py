@@ -23,7 +23,7 @@ from dreamgym.envs import base, registry, restarting, vector
 from dreamgym.envs.counting import CountedEnv, RealSteps
 from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.envs.restarting import RestartingEnv
-from dreamgym.envs.workers.env import process_env
+from dreamgym.envs.workers.env import process_env, ray_env
 from dreamgym.evaluation import evaluate
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.display import progress_bar
@@ -49,9 +49,12 @@ def open_counted(config: EnvConfig, steps: RealSteps) -> RestartingEnv:
 
 
 def instance_maker(config: EnvConfig) -> Callable[[str], gymnasium.Env]:
-    """Return what makes an environment of a name: here, or in a worker process."""
+    """Return what makes an environment of a name: here, or in a worker."""
     if not config.workers:
         return registry.make
+    if config.fleet == "ray":
+        memory, cpus = config.worker_memory_gb, config.worker_cpus
+        return functools.partial(ray_env, memory_gb=memory, cpus=cpus)
     return functools.partial(process_env, memory_gb=config.worker_memory_gb)
 
 
@@ -76,11 +79,11 @@ def real_envs(
     """
     c = run.config.env
     copies = min(c.num_envs, c.workers) if c.workers else c.num_envs
-    return vector.RealVectorEnv.growing(
-        (lambda: make_env(run)) if make is None else make,
-        limit=copies if slots is None else min(slots, copies),
-        max_steps=step_limit(run),
-    )
+    copies = copies if slots is None else min(slots, copies)
+    make, limit = (lambda: make_env(run)) if make is None else make, step_limit(run)
+    if c.workers:  # as many as were asked for, however slowly they start
+        return vector.RealVectorEnv([make()], max_steps=limit, make=make, size=copies)
+    return vector.RealVectorEnv.growing(make, limit=copies, max_steps=limit)
 
 
 def test_tasks(run: Run) -> list[Task]:

@@ -19,6 +19,7 @@ ENCODERS = ("lexical", "hidden_state")
 INITS = ("experience_model", "base_model")
 IMITATED = ("experts", "won_episodes")
 ENVIRONMENTS = ("dream", "real")
+FLEETS = ("local", "ray")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,12 @@ class EnvConfig:
     much memory ends one episode; it is started again."""
     worker_memory_gb: float = 0.0
     """Gigabytes of memory that a worker process may reserve; 0 sets no limit. Java and
-    browsers reserve more than they use."""
+    browsers reserve more than they use. With Ray: what Ray reserves for a worker."""
+    worker_cpus: float = 1.0
+    """Processors that Ray reserves for a worker."""
+    fleet: str = "local"
+    """Where workers run: "local", as processes of this machine, or "ray", as actors of
+    the Ray cluster that RAY_ADDRESS names (else of one on this machine alone)."""
 
     def __post_init__(self):
         if self.max_episode_steps < 0 or self.num_envs < 1:
@@ -50,10 +56,16 @@ class EnvConfig:
                 "max_episode_steps must be >= 0 and num_envs >= 1, got "
                 f"{self.max_episode_steps} and {self.num_envs}"
             )
-        if self.workers < 0 or not 0 <= self.worker_memory_gb < math.inf:
+        sizes = self.worker_memory_gb, self.worker_cpus
+        if self.workers < 0 or not all(0 <= size < math.inf for size in sizes):
             raise ValueError(
-                "workers must be >= 0 and worker_memory_gb finite and >= 0, got "
-                f"{self.workers} and {self.worker_memory_gb}"
+                "workers must be >= 0, worker_memory_gb and worker_cpus finite and "
+                f">= 0, got {self.workers}, {sizes[0]} and {sizes[1]}"
+            )
+        if self.fleet not in FLEETS or (self.fleet == "ray" and not self.workers):
+            raise ValueError(
+                f"fleet must be one of {FLEETS}, and ray needs workers >= 1, got "
+                f"{self.fleet!r} and {self.workers}"
             )
 
 

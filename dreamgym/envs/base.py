@@ -28,7 +28,7 @@ import json
 import numbers
 import random
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -133,6 +133,14 @@ def provider(env: gymnasium.Env, name: str) -> Any:
             return None
         env = env.env
     return env
+
+
+def starter(env: gymnasium.Env, method: str) -> Callable[..., None] | None:
+    """Return what begins a call in a worker (workers/env.py), or None.
+
+    A wrapper is not looked through: it may change what the call is given.
+    """
+    return getattr(env, method) if hasattr(type(env), method) else None
 
 
 def as_tasks(env: gymnasium.Env) -> HasTasks | None:

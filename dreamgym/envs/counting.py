@@ -14,7 +14,7 @@ from typing import Any
 
 import gymnasium
 
-from dreamgym.envs.base import provider
+from dreamgym.envs.base import starter
 
 
 class BudgetSpent(RuntimeError):
@@ -79,14 +79,19 @@ class CountedEnv(gymnasium.Wrapper):
         super().__init__(env)
         self._real_steps, self._counted = steps, False
 
+    def start_reset(self, **arguments: Any) -> None:
+        """Let a worker begin a reset, which counts nothing."""
+        if (start := starter(self.env, "start_reset")) is not None:
+            start(**arguments)
+
     def start_step(self, action: Any) -> None:
         """Count a step and let a worker process begin it (workers/env.py)."""
-        worker = provider(self.env, "start_step")
-        if worker is None or self._counted or self._real_steps.left == 0:
+        start = starter(self.env, "start_step")
+        if start is None or self._counted or self._real_steps.left == 0:
             return
         self._real_steps.add()
         self._counted = True
-        worker.start_step(action)
+        start(action)
 
     def step(self, action: Any) -> Any:
         """Count a step and take it; one that raises was asked for, too."""

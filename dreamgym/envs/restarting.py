@@ -100,13 +100,13 @@ class RestartingEnv(gymnasium.Wrapper):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> None:
         """Begin a reset in a worker process; the next call must be this `reset`."""
-        if (worker := base.provider(self.env, "start_reset")) is not None:
-            worker.start_reset(seed=seed, options=options)
+        if (start := base.starter(self.env, "start_reset")) is not None:
+            start(seed=seed, options=options)
 
     def start_step(self, action: str) -> None:
         """Begin a step in a worker process; the next call must be this `step`."""
-        if (worker := base.provider(self.env, "start_step")) is not None:
-            worker.start_step(action)
+        if (start := base.starter(self.env, "start_step")) is not None:
+            start(action)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take a step, in a fresh instance at the same place if this one is lost."""

@@ -16,7 +16,6 @@ from dreamgym.envs.base import (
     Step,
     as_valid_actions,
     begin,
-    provider,
     reset_arguments,
     take,
 )
@@ -110,11 +109,15 @@ def copies_that_pay(seconds: float, limit: int) -> int:
     return max(min(limit, max(affordable, MIN_COPIES)), 1)
 
 
-def _start(env: gymnasium.Env, method: str, **arguments: Any) -> None:
-    """Begin a call of an environment, if it runs in a worker process."""
-    worker = provider(env, method)
-    if worker is not None:
-        guarded(env, lambda: getattr(worker, method)(**arguments))
+def _start(
+    env: gymnasium.Env, method: str, arguments: Callable[[], dict[str, Any]]
+) -> None:
+    """Begin a call of an environment, if it runs in a worker process.
+
+    A wrapper that may change the arguments begins nothing, unless it says how.
+    """
+    if hasattr(type(env), method):
+        guarded(env, lambda: getattr(env, method)(**arguments()))
 
 
 class RealVectorEnv(VectorEnv):
@@ -182,7 +185,11 @@ class RealVectorEnv(VectorEnv):
             if resets and task is not None
         }
         for i, task in tasks.items():
-            _start(self._copy(i), "start_reset", **reset_arguments(task, seeds[i]))
+            _start(
+                self._copy(i),
+                "start_reset",
+                lambda task=task, seed=seeds[i]: reset_arguments(task, seed),
+            )
         for i, task in tasks.items():
             seed = seeds[i]
             self._returns[i], self._steps[i], self._running[i] = 0.0, 0, True
@@ -210,7 +217,9 @@ class RealVectorEnv(VectorEnv):
         }
         for i, action in asked.items():
             if self._reset_failures[i] is None:
-                _start(self.envs[i], "start_step", action=action)
+                _start(
+                    self.envs[i], "start_step", lambda action=action: {"action": action}
+                )
         for i, action in asked.items():
             step = self._take(i, action)
             # An end at the last step is an end: Gymnasium keeps the two flags apart.

@@ -127,7 +127,8 @@ def real_world(spec: str, *, processes: bool = False) -> World:
     Raises:
       ValueError: there is no environment of this name.
     """
-    with contextlib.closing(registry.make(spec)) as env:
+    make = process_env if processes else registry.make
+    with contextlib.closing(make(spec)) as env:
         lister = base.as_tasks(env)
         listed = {} if lister is None else {s: lister.tasks(s) for s in base.SPLITS}
         tasks = {split: list(rows) for split, rows in listed.items() if rows}
@@ -139,9 +140,7 @@ def real_world(spec: str, *, processes: bool = False) -> World:
         version=VERSION,
         max_steps=max_steps,
         tasks=tasks,
-        make=lambda: restarting.open_env(
-            spec, make=process_env if processes else registry.make
-        ),
+        make=lambda: restarting.open_env(spec, make=make),
         facts=lambda _: {},
         recalled=lambda _: [],
         error=lambda _: None,

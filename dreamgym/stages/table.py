@@ -9,7 +9,10 @@ from dreamgym.agent.config import FLOORS
 from dreamgym.run.stage import Late, Stage, StageTable
 
 _ROOM = "dreamgym.stages"
-OPENED = ("env.id", "env.workers", "env.worker_memory_gb")
+OPENED = (
+    *("env.id", "env.workers", "env.worker_memory_gb"),
+    *("env.worker_cpus", "env.fleet"),
+)
 """The settings of opening the environment."""
 ENV = (*OPENED, "env.max_episode_steps")
 EPISODES = ("experience.reasoning",)

@@ -123,16 +123,26 @@ def _with_less_context(swap: Swap) -> Iterator[tuple[list[str], list[str]]]:
     """Yield the old and new words of a swap, then with fewer of those that both share.
 
     A model that has learnt `- - <` -> `- < -` writes it in `key - <` too. What changes,
-    `- <`, is right there; only the word before it is another.
+    `- <`, is right there; only the word before it is another. Words that are only
+    added, or only taken away, say nothing without their context.
     """
     old, new = swap.old.split(" "), swap.new.split(" ") if swap.new else []
     yield old, new
-    while len(old) > 1 and new and old[0] == new[0]:
-        old, new = old[1:], new[1:]
-        yield old, new
-    while len(old) > 1 and new and old[-1] == new[-1]:
-        old, new = old[:-1], new[:-1]
-        yield old, new
+    first = _shared(old, new)
+    last = _shared(old[first:][::-1], new[first:][::-1])
+    if first + last < min(len(old), len(new)):
+        for start in range(1, first + 1):
+            yield old[start:], new[start:]
+        for end in range(1, last + 1):
+            yield old[first : len(old) - end], new[first : len(new) - end]
+
+
+def _shared(old: Sequence[str], new: Sequence[str]) -> int:
+    """Return how many first words two runs of words share."""
+    pairs = zip(old, new, strict=False)
+    return next(
+        (i for i, (x, y) in enumerate(pairs) if x != y), min(len(old), len(new))
+    )
 
 
 def _count(words: list[str], run: list[str]) -> int:

@@ -6,6 +6,7 @@ TASK. Infinite numbers and NaN pass, so that the run sees a reward that is none.
 """
 
 import builtins
+import contextlib
 import dataclasses
 import json
 from collections.abc import Mapping
@@ -13,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from dreamgym.envs.base import TextTooLong
+from dreamgym.envs.failures import EnvironmentDown, EnvironmentTimeout
 from worldmodel.data.records import Task
 
 MAX_BYTES = 64 << 20
@@ -31,8 +34,22 @@ OPTIONAL_METHODS = (
 """Methods that an environment may have (base.py), and that a worker then offers."""
 
 
+RATES = ("rewards", "costs")
+FLAGS = ("success", "invalid", "reveals")
+TEXTS = ("instruction", "tools")
+DATA = ("tool_schemas", "calls")
+"""What `begin` and `take` (base.py) read of an `info`: it is never left out."""
+
+
 class RemoteError(RuntimeError):
     """An error of an environment whose type the run does not know."""
+
+
+KNOWN = {
+    error.__name__: error
+    for error in (EnvironmentDown, EnvironmentTimeout, TextTooLong)
+}
+"""Errors of ours that mean something to a run."""
 
 
 def encode(value: Any) -> bytes:
@@ -59,9 +76,22 @@ def decode(message: bytes) -> Any:
 
 
 def encodable(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those entries of an `info` that a message can hold."""
-    out = {}
+    """Return an `info` for a message, without entries that it cannot hold.
+
+    Raises:
+      TypeError, ValueError: an entry that is read is not what it must be.
+    """
+    out: dict[str, Any] = {}
     for key, value in info.items():
+        if key in RATES:
+            out[key] = {str(name): float(x) for name, x in value.items()}
+        elif key in FLAGS:
+            out[key] = None if value is None else bool(value)
+        elif key in (*TEXTS, *DATA):
+            encode(value)
+            out[key] = value
+        if key in out:
+            continue
         try:
             encode({str(key): value})
         except (TypeError, ValueError, RecursionError):
@@ -93,22 +123,30 @@ def _with_tasks(value: dict[str, Any]) -> Any:
     return Task(**{**fields, **tuples})
 
 
-def error_fields(error: BaseException, place: str) -> dict[str, str]:
+def error_fields(error: BaseException, place: str) -> dict[str, Any]:
     """Return the reply that says what an environment raised, and at which place."""
-    return {"type": type(error).__name__, "message": str(error), "place": place}
+    types = [kind.__name__ for kind in type(error).__mro__]
+    text = error.args[0] if len(error.args) == 1 else str(error)
+    message = text if isinstance(text, str) else str(error)
+    return {"types": types, "message": message, "place": place}
 
 
-def raised(fields: Mapping[str, str]) -> Exception:
-    """Return the error of a reply: of the same type where it is one of Python's."""
-    kind, message = fields["type"], fields["message"]
-    known = getattr(builtins, kind, None)
-    error: Exception
-    if isinstance(known, type) and issubclass(known, Exception):
-        try:
-            error = known(message)
-        except TypeError:  # UnicodeDecodeError wants more
-            error = RemoteError(f"{kind}: {message}")
-    else:
-        error = RemoteError(f"{kind}: {message}")
+def raised(fields: Mapping[str, Any]) -> Exception:
+    """Return the error of a reply.
+
+    It is of the same type where that is one of Python's or ours, else of the nearest
+    one that it is derived from, so that a lost connection stays one.
+    """
+    types, message = fields["types"], fields["message"]
+    error: Exception = RemoteError(f"{types[0]}: {message}")
+    for kind in types:
+        known = KNOWN.get(kind, getattr(builtins, kind, None))
+        if not (isinstance(known, type) and issubclass(known, Exception)):
+            continue
+        if known is not Exception:
+            text = message if kind == types[0] else f"{types[0]}: {message}"
+            with contextlib.suppress(TypeError):  # UnicodeDecodeError wants more
+                error = known(text)
+        break
     error.place = fields["place"]  # type: ignore[attr-defined] # failures.py reads it
     return error

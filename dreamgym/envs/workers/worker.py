@@ -1,14 +1,13 @@
-"""The worker process of one environment.
+"""The worker's side: one environment, which a run asks from outside.
 
-requests on a connection -> calls of the environment -> replies. The environment's own
-output goes to stderr. The process ends with its connection, and with the run.
+requests -> calls of the environment -> replies. As a process (`main`) it ends with its
+connection and with the run, and what the environment prints goes to stderr.
 """
 
+import atexit
 import contextlib
-import itertools
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,26 +28,69 @@ from dreamgym.envs.workers.messages import (
     error_fields,
 )
 
+END_SECONDS = 5.0
+"""Seconds in which a worker ends by itself once its run has ended."""
+
 DECLARED = ("max_copies", "reset_seconds", "step_seconds")
 """Attributes of an environment that the run reads, where they are declared."""
 
 
-MAX_VARIATIONS = 256
-"""Variations of a task that are asked for at most; an environment may know no end."""
+OUT_OF_MEMORY = encode(
+    {
+        "error": error_fields(
+            MemoryError("the worker's memory is used up (env.worker_memory_gb)"), "?"
+        )
+    }
+)
+"""The reply to a call that ran out of memory, made while there is some."""
 
 
 class Worker:
-    """The environments of a worker process by number: the first, and forks of it."""
+    """The environments of a worker by number: the first, and forks of it.
 
-    def __init__(self, env: gymnasium.Env):
-        self._envs, self._count = {0: env}, 1
+    `ended` says that it answers no more: it was closed, its environment could not be
+    made, or memory ran out, after which nobody knows what was left half done.
+    """
 
-    def answer(self, request: Mapping[str, Any]) -> Any:
-        """Return what the method of a request returns."""
+    def __init__(self):
+        self._envs: dict[int, gymnasium.Env] = {}
+        self._count, self.ended = 1, False
+        self._varied: Any = None
+
+    def answer(self, message: bytes) -> bytes:
+        """Return the reply to a request: what the method returned, or its error."""
+        request = decode(message)
+        try:
+            return encode({"value": self._value(request)})
+        except SystemExit as error:
+            cause: Exception = RuntimeError(f"it called sys.exit({error.code!r})")
+            place = error_place(error)
+        except MemoryError:  # whatever else is done may run out of it, too
+            self.ended = True
+            return OUT_OF_MEMORY
+        except Exception as error:
+            cause, place = error, error_place(error)
+        self.ended |= request["method"] == "make"
+        return encode({"error": error_fields(cause, place)})
+
+    def _value(self, request: Mapping[str, Any]) -> Any:
+        if request["method"] == "make":
+            return self._made(request)
+        if request["method"] == "close":
+            self.close()
+            return None
         for number in request["dropped"]:
-            self._envs.pop(number).close()
+            with contextlib.suppress(Exception):
+                self._envs.pop(number).close()
         call: Callable[..., Any] = getattr(self, f"_{request['method']}")
         return call(self._envs[request["env"]], *request["arguments"])
+
+    def _made(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        from dreamgym.envs import registry
+
+        _limit_memory(request["memory_gb"])
+        self._envs[0] = registry.make(request["spec"])
+        return self.describe()
 
     def describe(self) -> dict[str, Any]:
         """Return what the run must know of the environment before it asks anything."""
@@ -91,13 +133,19 @@ class Worker:
     def _variations(
         self, env: gymnasium.Env, task: Any, generator: Mapping[str, Any]
     ) -> Any:
-        """Return variations, and the state of the generator that they were drawn by."""
-        bits = getattr(np.random, generator["bit_generator"])()
-        bits.state = generator
-        rng = np.random.Generator(bits)
+        """Begin variations; return the state of the generator they are drawn by."""
+        rng = np.random.Generator(getattr(np.random, generator["bit_generator"])())
+        rng.bit_generator.state = generator
         varied = base.provider(env, "variations").variations(task, rng)
-        tasks = list(itertools.islice(varied, MAX_VARIATIONS))
-        return tasks, rng.bit_generator.state
+        self._varied = iter(varied), rng
+        return rng.bit_generator.state
+
+    def _next_variation(self, env: gymnasium.Env, generator: Mapping[str, Any]) -> Any:
+        """Return the next variation, None after the last, and the generator's state."""
+        del env
+        tasks, rng = self._varied
+        rng.bit_generator.state = generator
+        return next(tasks, None), rng.bit_generator.state
 
     def _render_state(self, env: gymnasium.Env, state: Sequence[str]) -> Any:
         return base.provider(env, "render_state").render_state(tuple(state))
@@ -114,44 +162,18 @@ class Worker:
 
     def close(self) -> None:
         """Close all environments."""
+        self.ended = True
         for env in self._envs.values():
             with contextlib.suppress(Exception):
                 env.close()
-
-
-def serve(connection: Connection, worker: Worker) -> None:
-    """Answer requests until the connection ends.
-
-    After a MemoryError the process ends: nobody knows what it left half done.
-    """
-    while True:
-        try:
-            request = decode(connection.recv_bytes(MAX_BYTES))
-        except (EOFError, OSError):
-            return
-        if request["method"] == "close":
-            return
-        reply = _reply(lambda request=request: worker.answer(request))
-        connection.send_bytes(reply)
-        if decode(reply).get("error", {}).get("type") == "MemoryError":
-            return
-
-
-def _reply(call: Callable[[], Any]) -> bytes:
-    try:
-        return encode({"value": call()})
-    except SystemExit as error:
-        cause = RuntimeError(f"it called sys.exit({error.code!r})")
-        return encode({"error": error_fields(cause, error_place(error))})
-    except Exception as error:
-        return encode({"error": error_fields(error, error_place(error))})
 
 
 def _end_with(run: int) -> None:
     """End this process once its run has ended, also where it hangs in a call."""
     while os.getppid() == run:
         time.sleep(1.0)
-    os._exit(1)
+    time.sleep(END_SECONDS)  # where it does not hang, it ends by itself
+    os.killpg(0, signal.SIGKILL)
 
 
 def _limit_memory(gigabytes: float) -> None:
@@ -163,27 +185,19 @@ def _limit_memory(gigabytes: float) -> None:
 
 
 def main(descriptor: int) -> None:
-    """Make the environment that the first message names, and serve it."""
+    """Answer the requests of a run on a connection, until either of them ends."""
     watch = threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True)
     watch.start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run ends it
+    # The run ends it; what the environment starts gets SIGINT as usual.
+    signal.signal(signal.SIGINT, lambda *_: None)
+    os.set_inheritable(descriptor, False)
+    atexit.register(os.killpg, 0, signal.SIGKILL)  # what was started ends with it
     os.dup2(2, 1)
-    connection = Connection(descriptor)
-    start = decode(connection.recv_bytes(MAX_BYTES))
-    sys.path[:] = start["path"]
-    worker: Worker | None = None
-
-    def make() -> Any:
-        nonlocal worker
-        from dreamgym.envs import registry
-
-        _limit_memory(start["memory_gb"])
-        worker = Worker(registry.make(start["spec"]))
-        return worker.describe()
-
-    connection.send_bytes(_reply(make))
-    if worker is not None:
-        try:
-            serve(connection, worker)
-        finally:
-            worker.close()
+    connection, worker = Connection(descriptor), Worker()
+    try:
+        while not worker.ended:
+            connection.send_bytes(worker.answer(connection.recv_bytes(MAX_BYTES)))
+    except (EOFError, OSError):  # the run has ended, or has given it up
+        pass
+    finally:
+        worker.close()

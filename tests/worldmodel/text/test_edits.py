@@ -234,3 +234,30 @@ def test_a_swap_of_words_that_are_not_there_once_is_an_error(old):
         edits.apply((HALL,), script)
     with pytest.raises(IndexError, match=edits.NO_WORDS):
         edits.apply((HALL,), (Edit(None, (Swap("pantry", "x"),)),))
+
+
+@pytest.mark.parametrize(
+    ("line", "old", "new", "expected"),
+    [
+        ("row key - <", "- - <", "- < -", "row key < -"),  # another word before it
+        ("row b - v", "- v -", "- < -", "row b - <"),  # and another behind it
+        ("a b c", "x b", "x d", "a d c"),
+    ],
+)
+def test_a_swap_may_have_other_words_around_what_changes(line, old, new, expected):
+    script = (Edit(0, (Swap(old, new),)),)
+    assert edits.apply((line,), script) == (expected,)
+
+
+@pytest.mark.parametrize(
+    ("line", "old", "new"),
+    [
+        ("a b", "x a", "x"),  # a word is taken away behind another one
+        ("a box exits here", "room exits", "room north exits"),  # or added
+        ("key - <", "- - >", "- > -"),  # what changes is not there
+        ("b b", "x b", "x c"),  # or not once
+    ],
+)
+def test_a_swap_whose_change_is_not_in_the_line_is_an_error(line, old, new):
+    with pytest.raises(IndexError, match="not once"):
+        edits.apply((line,), (Edit(0, (Swap(old, new),)),))

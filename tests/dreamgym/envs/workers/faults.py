@@ -1,9 +1,12 @@
 """Corridors with faults, for worker processes: this module needs no JAX."""
 
 import copy
+import http.client
 import os
 import signal
+import subprocess
 import time
+from fractions import Fraction
 
 import numpy as np
 
@@ -37,6 +40,22 @@ class Faulty(corridor.Corridor):
             state = "x" * (1 << 20)
         if action == "nan":
             info["rewards"] = {"coin": float("nan")}
+        if action == "disconnect":
+            raise http.client.RemoteDisconnected("closed")
+        if action == "key":
+            raise KeyError("door")
+        if action == "child":
+            subprocess.Popen(["sleep", "60"])
+            os.kill(os.getpid(), signal.SIGKILL)
+        if action == "fork":
+            if os.fork() == 0:
+                time.sleep(60)
+                os._exit(0)
+            os.kill(os.getpid(), signal.SIGKILL)
+        if action == "sleeper":
+            info["pid"] = subprocess.Popen(["sleep", "600"]).pid
+        if action == "fraction":
+            info |= {"rewards": {"coin": Fraction(1, 2)}, "costs": {"c": Fraction(1)}}
         if action == "pid":
             info["pid"] = os.getpid()
         if action == "flood":
@@ -71,6 +90,29 @@ class Forking(corridor.Corridor):
 
     def fork(self):
         return copy.deepcopy(self)
+
+
+class SlowToClose(corridor.Corridor):
+    """A corridor that does not close within its deadline."""
+
+    step_seconds = 1.0
+
+    def step(self, action):
+        *result, info = super().step(action)
+        return *result, {**info, "pid": os.getpid()}
+
+    def close(self):
+        time.sleep(600)
+
+
+class Placed(corridor.Corridor):
+    """A corridor that tells on which node of a Ray cluster it is."""
+
+    def reset(self, *, seed=None, options=None):
+        import ray
+
+        state, info = super().reset(seed=seed, options=options)
+        return state, {**info, "node": ray.get_runtime_context().get_node_id()}
 
 
 class Sleeping(corridor.Corridor):

@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -104,11 +105,11 @@ def test_random_generators_are_seeded_in_the_worker(opened):
 
 def test_variations_draw_from_the_generator_of_the_caller(opened):
     env, rng = opened(f"{FAULTS}:Drawing"), np.random.default_rng(1)
-    first = env.variations(task_of(env), rng)
-    second = env.variations(task_of(env), rng)
-    expected = faults.Drawing().variations(task_of(env), np.random.default_rng(1))
-    assert [t.id for t in first] == [next(expected).id for _ in first]
-    assert first[0] != second[0]
+    here, own = faults.Drawing(), np.random.default_rng(1)
+    for _ in range(3):  # one of each, as the curriculum takes them
+        varied = next(iter(env.variations(task_of(env), rng)))
+        assert varied == next(iter(here.variations(task_of(env), own)))
+    assert rng.integers(1 << 30) == own.integers(1 << 30)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +120,10 @@ def test_variations_draw_from_the_generator_of_the_caller(opened):
         ("long", base.TextTooLong, "1,048,576"),
         ("flood", base.TextTooLong, "MiB"),
         ("nan", FloatingPointError, "nan"),
+        ("key", KeyError, "^'door'$"),
+        ("disconnect", ConnectionResetError, "^RemoteDisconnected: closed$"),
+        ("child", ConnectionError, "signal 9"),
+        ("fork", ConnectionError, "signal 9"),
         ("crash", ConnectionError, "SIGSEGV|Segmentation"),
         ("exit", ConnectionError, "exit status 3"),
     ],
@@ -156,7 +161,7 @@ def test_output_of_the_environment_is_no_message(opened):
 def test_memory_is_limited(opened):
     env = opened(memory_gb=2.0)
     base.begin(env, task_of(env))
-    with pytest.raises(MemoryError):
+    with pytest.raises(MemoryError, match=r"env\.worker_memory_gb"):
         base.take(env, "eat")
     with pytest.raises(ConnectionError):  # the process has ended
         base.begin(env, task_of(env))
@@ -190,7 +195,7 @@ def test_a_killed_worker_is_replaced_in_the_same_place():
     task, state = base.begin(env, task)
     steps = [state]
     for action in PLAN:
-        process = env.unwrapped._process._process
+        process = env.unwrapped._worker._process
         process.kill()
         process.wait()
         steps.append(base.take(env, action))
@@ -281,24 +286,99 @@ def test_a_task_keeps_its_fields():
     assert messages.decode(messages.encode({"task": task})) == {"task": task}
 
 
+def test_a_closed_fork_does_not_disturb_a_call_that_was_begun(opened):
+    env = opened(f"{FAULTS}:Forking")
+    base.begin(env, task_of(env))
+    env.fork().close()
+    env.start_step("go right")
+    assert env.step("go right")[0] == env.step("look")[0].replace(
+        "unknown action", "ok"
+    )
+
+
+def test_another_call_than_the_begun_one_ends_the_worker(opened):
+    env = opened()
+    base.begin(env, task_of(env))
+    env.start_step("go right")
+    with pytest.raises(ConnectionError, match="another call was begun"):
+        env.step("go left")
+
+
+def test_a_wrapper_that_changes_actions_is_asked_itself():
+    class Backwards(gymnasium.ActionWrapper):
+        def action(self, action):
+            return {"go right": "go left"}.get(action, action)
+
+    task = task_of(corridor.Corridor())
+    there, here = Backwards(restarting_env()), Backwards(corridor.Corridor())
+    results = []
+    for env in (there, here):
+        envs = vector.RealVectorEnv([env], max_steps=16)
+        envs.reset(options={"tasks": [task]})
+        results.append(envs.step(["go right"]))
+    there.close()
+    assert results[0] == results[1]
+
+
+def test_rewards_and_costs_are_numbers_whatever_their_type(opened):
+    env, here = opened(), faults.Faulty()
+    for player in (env, here):
+        base.begin(player, task_of(here))
+    assert base.take(env, "fraction") == base.take(here, "fraction")
+
+
+def test_an_environment_that_does_not_close_is_ended():
+    env = restarting_env(f"{FAULTS}:SlowToClose")
+    base.begin(env, task_of(env))
+    pid = env.step("look")[-1]["pid"]
+    env.close()
+    assert has_ended(pid)
+
+
+def test_what_an_environment_started_ends_with_the_run():
+    assert_ends("env.step('sleeper')[-1]['pid']", "")
+
+
+def test_modules_are_those_of_the_run(tmp_path):
+    (tmp_path / "random.py").write_text("raise RuntimeError('not this one')")
+    program = (
+        "import sys; sys.path[:] = sys.argv[1:]\n"
+        "from dreamgym.envs.workers.env import process_env\n"
+        f"process_env({CORRIDOR!r}).close()\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program, *sys.path],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+
+
 def test_a_worker_ends_with_its_run():
+    assert_ends("env.step('pid')[-1]['pid']", "env.start_step('hang')")
+
+
+def assert_ends(pid, last):
+    """Assert that a process which a worker names ends where its run is killed."""
     program = (
         "import os, signal\n"
         "from dreamgym.envs.workers.env import process_env\n"
         f"env = process_env({FAULTY!r})\n"
         "env.reset(seed=0)\n"
-        "print(env.step('pid')[-1]['pid'], flush=True)\n"
-        "env.start_step('hang')\n"
+        f"print({pid}, flush=True)\n"
+        f"{last}\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     run = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
-    pid = int(run.stdout)
+    number = int(run.stdout)
     deadline = time.monotonic() + 30
-    while not has_ended(pid) and time.monotonic() < deadline:
+    while not has_ended(number) and time.monotonic() < deadline:
         time.sleep(0.2)
-    assert has_ended(pid)
+    assert has_ended(number)
 
 
 def has_ended(pid):

@@ -1,0 +1,132 @@
+"""A worker as an actor of a Ray cluster, for more environments than one machine holds.
+
+The cluster is the one that the environment variable RAY_ADDRESS names, or one of this
+machine alone, which Ray then starts. Ray places an actor where its processors and
+memory are free, and waits where none are. An actor whose machine is lost is a
+ConnectionError: RestartingEnv asks for another one, which Ray places elsewhere.
+"""
+
+import os
+import sys
+import weakref
+from logging import WARNING
+from typing import Any
+
+from dreamgym.envs.failures import EnvironmentTimeout
+from dreamgym.envs.workers.connection import WorkerConnection
+from dreamgym.envs.workers.worker import Worker
+
+START_SECONDS = 300.0
+"""Seconds in which an actor must be placed and have made its environment."""
+
+
+class Actor:
+    """What Ray runs: it answers the messages of one worker."""
+
+    def __init__(self) -> None:
+        self._worker = Worker()
+
+    def answer(self, message: bytes) -> bytes:
+        """Return the reply to a request."""
+        return self._worker.answer(message)
+
+
+class RayActor(WorkerConnection):
+    """A worker in an actor of a Ray cluster."""
+
+    def __init__(self, spec: str, memory_gb: float = 0.0, cpus: float = 1.0):
+        """Place an actor and wait until it has made its environment.
+
+        Args:
+          memory_gb: memory that Ray reserves for the actor; 0 reserves none.
+          cpus: processors that Ray reserves for it.
+
+        Raises:
+          ConnectionError: the actor ended, or there was no place for it.
+          ValueError: the environment cannot be made, or Ray is not installed.
+        """
+        super().__init__(spec)
+        self._ray = connected_ray()
+        places = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        options: dict[str, Any] = {"num_cpus": cpus, "max_restarts": 0}
+        options["runtime_env"] = {"env_vars": places}  # it imports what the run imports
+        if memory_gb:
+            options["memory"] = int(memory_gb * 2**30)
+        self._actor = self._ray.remote(**options)(Actor).remote()
+        self._answer: Any = None
+        self._end = weakref.finalize(self, _kill, self._ray, self._actor)
+        try:
+            self.open(0.0, START_SECONDS)
+        except EnvironmentTimeout:
+            raise ConnectionError(
+                f"Ray found no place for {spec} within {START_SECONDS:g} s: it needs "
+                f"{cpus:g} processors and {memory_gb:g} GB; the cluster has "
+                f"{_free(self._ray)}"
+            ) from None
+
+    @property
+    def alive(self) -> bool:
+        """See WorkerConnection; an actor that was lost is known once it is asked."""
+        return self._end.alive
+
+    def send(self, message: bytes) -> None:
+        """See WorkerConnection."""
+        if not self.alive:
+            raise ConnectionError(f"the actor of {self.spec} has ended")
+        self._answer = self._actor.answer.remote(message)
+
+    def receive(self, seconds: float) -> bytes:
+        """See WorkerConnection."""
+        errors = self._ray.exceptions
+        try:
+            return self._ray.get(self._answer, timeout=seconds or None)
+        except errors.GetTimeoutError:
+            self.kill()
+            raise EnvironmentTimeout(f"no answer within {seconds:g} s") from None
+        except errors.RayError as error:
+            self.kill()
+            reason = str(error).strip().splitlines()[0]
+            raise ConnectionError(
+                f"the actor of {self.spec} has ended: {type(error).__name__}: {reason}"
+            ) from None
+        except BaseException:
+            self.kill()
+            raise
+
+    def close(self) -> None:
+        """See WorkerConnection; the actor's process ends with it."""
+        self.kill()
+
+    def kill(self) -> None:
+        """End the actor."""
+        self._end()
+
+
+def connected_ray() -> Any:
+    """Return the module `ray`, connected to a cluster.
+
+    Raises:
+      ValueError: it is not installed.
+      ConnectionError: the cluster of RAY_ADDRESS does not answer.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise ValueError(
+            "env.fleet = ray: the package is not installed: pip install 'dreamgym[ray]'"
+        ) from None
+    if not ray.is_initialized():
+        address = os.environ.get("RAY_ADDRESS")
+        ray.init(address=address, log_to_driver=False, logging_level=WARNING)
+    return ray
+
+
+def _free(ray: Any) -> str:
+    free = ray.available_resources()
+    gigabytes = free.get("memory", 0.0) / 2**30
+    return f"{free.get('CPU', 0.0):g} and {gigabytes:.1f} free"
+
+
+def _kill(ray: Any, actor: Any) -> None:
+    if ray.is_initialized():
+        ray.kill(actor)
