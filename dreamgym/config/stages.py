@@ -39,8 +39,8 @@ class EnvConfig:
     workers: int = 0
     """Worker processes for the real environment; each has one copy of it, and they work
     at the same time. 0: all copies are in this process, which is faster where a step
-    takes less than a millisecond. With workers a copy that crashes, hangs or takes too
-    much memory ends one episode; it is started again."""
+    takes less than a millisecond. A copy that crashes is started again in the same
+    place; one that hangs or takes too much memory ends one episode."""
     worker_memory_gb: float = 0.0
     """Gigabytes of memory that a worker process may reserve; 0 sets no limit. Java and
     browsers reserve more than they use. With Ray: what Ray reserves for a worker."""
