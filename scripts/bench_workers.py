@@ -76,8 +76,8 @@ def play(batch: RealVectorEnv, tasks: Sequence[Task], steps: int) -> int:
     """Play the tasks, as many at once as the batch has slots; return the steps."""
     before = batch.transitions
     for first in range(0, len(tasks), batch.size):
-        some = list(tasks[first : first + batch.size])
-        padded = [*some, *[None] * (batch.size - len(some))]
+        part = list(tasks[first : first + batch.size])
+        padded = [*part, *[None] * (batch.size - len(part))]
         batch.reset(options={"tasks": padded})
         running = [task is not None for task in padded]
         for step in range(steps):

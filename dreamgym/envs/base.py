@@ -287,8 +287,8 @@ def seed_anew(env: gymnasium.Env, seed: int) -> None:
     second play could not tell what is random.
     """
     env = env.unwrapped
-    if callable(own := getattr(env, "seed_anew", None)):  # it runs elsewhere
-        own(seed)
+    if callable(seed_worker := getattr(env, "seed_anew", None)):
+        seed_worker(seed)
         return
     for name, value in list(vars(env).items()):
         if isinstance(value, gymnasium.Env):

@@ -210,17 +210,17 @@ class RealVectorEnv(VectorEnv):
     def step(self, actions: Sequence[str | None]) -> list[Step | None]:
         """See VectorEnv."""
         out: list[Step | None] = [None] * self.size
-        asked = {
+        actions_by_slot = {
             i: action
             for i, action in enumerate(actions)
             if self._running[i] and action is not None
         }
-        for i, action in asked.items():
+        for i, action in actions_by_slot.items():
             if self._reset_failures[i] is None:
                 _start(
                     self.envs[i], "start_step", lambda action=action: {"action": action}
                 )
-        for i, action in asked.items():
+        for i, action in actions_by_slot.items():
             step = self._take(i, action)
             # An end at the last step is an end: Gymnasium keeps the two flags apart.
             if self._steps[i] >= self.max_steps and not step.terminated:

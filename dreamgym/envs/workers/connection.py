@@ -26,7 +26,7 @@ class WorkerConnection(abc.ABC):
     def __init__(self, spec: str):
         self.spec = spec
         self._dropped, self._handles = list[int](), 1
-        self._begun, self._begun_at = b"", 0.0
+        self._pending, self._pending_since = b"", 0.0
 
     @property
     @abc.abstractmethod
@@ -86,15 +86,15 @@ class WorkerConnection(abc.ABC):
           ConnectionError: the worker ended.
           TextTooLong: the reply is too long; the worker is ended.
         """
-        begun, spent = self._begun, time.monotonic() - self._begun_at
+        pending, spent = self._pending, time.monotonic() - self._pending_since
         request = encode((env, method, arguments))
-        if not begun:
+        if not pending:
             self._send(env, method, arguments)
             spent = 0.0
-        elif begun != request:
+        elif pending != request:
             self.kill()
             raise ConnectionError(f"{method} was called while another call was begun")
-        self._begun = b""
+        self._pending = b""
         left = max(seconds - spent, 0.01) if seconds else 0.0
         try:
             return self._value(self.receive(left))
@@ -103,17 +103,17 @@ class WorkerConnection(abc.ABC):
 
     def start(self, env: int, method: str, *arguments: Any) -> None:
         """Begin a call; the next `call` must be the same, and waits for its result."""
-        if self._begun or not self.alive:
+        if self._pending or not self.alive:
             return
         request = encode((env, method, arguments))
         with contextlib.suppress(ConnectionError):  # the call itself says so
             self._send(env, method, arguments)
-            self._begun, self._begun_at = request, time.monotonic()
+            self._pending, self._pending_since = request, time.monotonic()
 
     @property
     def waits(self) -> bool:
         """Whether a call was begun whose result nobody has asked for yet."""
-        return bool(self._begun)
+        return bool(self._pending)
 
     def add_handle(self) -> None:
         """Count a fork, for which the worker goes on."""

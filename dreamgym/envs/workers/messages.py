@@ -45,7 +45,7 @@ class RemoteError(RuntimeError):
     """An error of an environment whose type the run does not know."""
 
 
-KNOWN = {
+OUR_ERRORS = {
     error.__name__: error
     for error in (EnvironmentDown, EnvironmentTimeout, TextTooLong)
 }
@@ -140,13 +140,13 @@ def raised(fields: Mapping[str, Any]) -> Exception:
     types, message = fields["types"], fields["message"]
     error: Exception = RemoteError(f"{types[0]}: {message}")
     for kind in types:
-        known = KNOWN.get(kind, getattr(builtins, kind, None))
-        if not (isinstance(known, type) and issubclass(known, Exception)):
+        error_class = OUR_ERRORS.get(kind, getattr(builtins, kind, None))
+        if not (isinstance(error_class, type) and issubclass(error_class, Exception)):
             continue
-        if known is not Exception:
+        if error_class is not Exception:
             text = message if kind == types[0] else f"{types[0]}: {message}"
             with contextlib.suppress(TypeError):  # UnicodeDecodeError wants more
-                error = known(text)
+                error = error_class(text)
         break
     error.place = fields["place"]  # type: ignore[attr-defined] # failures.py reads it
     return error

@@ -44,15 +44,15 @@ class Process(WorkerConnection):
           ValueError: the environment cannot be made.
         """
         super().__init__(spec)
-        ours, theirs = socket.socketpair()
-        with theirs:
+        run_socket, worker_socket = socket.socketpair()
+        with worker_socket:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", START, str(theirs.fileno()), *sys.path],
+                [sys.executable, "-c", START, str(worker_socket.fileno()), *sys.path],
                 stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[worker_socket.fileno()],
                 start_new_session=True,  # Ctrl-C is for the run
             )
-        self._connection = Connection(ours.detach())
+        self._connection = Connection(run_socket.detach())
         self._end = weakref.finalize(self, _kill, self._process, self._connection)
         self.open(memory_gb)
 

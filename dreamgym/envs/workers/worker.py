@@ -75,7 +75,7 @@ class Worker:
 
     def _value(self, request: Mapping[str, Any]) -> Any:
         if request["method"] == "make":
-            return self._made(request)
+            return self._make(request)
         if request["method"] == "close":
             self.close()
             return None
@@ -85,7 +85,7 @@ class Worker:
         call: Callable[..., Any] = getattr(self, f"_{request['method']}")
         return call(self._envs[request["env"]], *request["arguments"])
 
-    def _made(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def _make(self, request: Mapping[str, Any]) -> dict[str, Any]:
         from dreamgym.envs import registry
 
         _limit_memory(request["memory_gb"])
