@@ -13,9 +13,8 @@ import gymnasium
 import numpy as np
 
 from dreamgym.envs.base import TextEnv
-from dreamgym.envs.restarting import RESET_SECONDS, STEP_SECONDS
+from dreamgym.envs.restarting import CAPABILITIES, RESET_SECONDS, STEP_SECONDS
 from dreamgym.envs.workers.connection import WorkerConnection
-from dreamgym.envs.workers.messages import OPTIONAL_METHODS
 from dreamgym.envs.workers.process import Process
 from dreamgym.envs.workers.ray_actor import RayActor
 from worldmodel.data.records import State, Task
@@ -39,7 +38,7 @@ class WorkerEnv(TextEnv):
 
     def __getattr__(self, name: str) -> Any:
         methods = self.__dict__.get("_methods", ())
-        if name not in OPTIONAL_METHODS or name not in methods:
+        if name not in CAPABILITIES or name not in methods:
             raise AttributeError(f"{type(self).__name__} has no {name!r}")
         return getattr(self, f"_{name}")
 

@@ -23,17 +23,6 @@ MAX_BYTES = 64 << 20
 
 TASK = "$task"
 
-OPTIONAL_METHODS = (
-    "tasks",
-    "expert",
-    "valid_actions",
-    "variations",
-    "fork",
-    "render_state",
-)
-"""Methods that an environment may have (base.py), and that a worker then offers."""
-
-
 RATES = ("rewards", "costs")
 FLAGS = ("success", "invalid", "reveals")
 TEXTS = ("instruction", "tools")

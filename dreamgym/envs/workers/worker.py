@@ -19,9 +19,9 @@ import numpy as np
 
 from dreamgym.envs import base, limits
 from dreamgym.envs.failures import error_place
+from dreamgym.envs.restarting import CAPABILITIES
 from dreamgym.envs.workers.messages import (
     MAX_BYTES,
-    OPTIONAL_METHODS,
     decode,
     encodable,
     encode,
@@ -102,7 +102,7 @@ class Worker:
         }
         return {
             "name": type(env.unwrapped).__name__,
-            "methods": [n for n in OPTIONAL_METHODS if base.provider(env, n)],
+            "methods": [n for n in CAPABILITIES if base.provider(env, n)],
             "attributes": {
                 **attributes,
                 "max_episode_steps": limits.declared_step_limit(env),

@@ -71,7 +71,7 @@ def test_an_episode_is_that_of_the_environment_in_this_process(opened):
 
 def test_a_worker_offers_no_method_that_the_environment_lacks(opened):
     env = opened(CORRIDOR)
-    for name in messages.OPTIONAL_METHODS:
+    for name in restarting.CAPABILITIES:
         here = base.provider(corridor.Corridor(), name)
         assert (base.provider(env, name) is None) == (here is None), name
 
