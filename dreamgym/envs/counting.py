@@ -77,7 +77,7 @@ class CountedEnv(gymnasium.Wrapper):
 
     def __init__(self, env: gymnasium.Env, steps: RealSteps):
         super().__init__(env)
-        self._real_steps, self._counted = steps, False
+        self._real_steps, self._step_is_counted = steps, False
 
     def start_reset(self, **arguments: Any) -> None:
         """Let a worker begin a reset, which counts nothing."""
@@ -87,15 +87,15 @@ class CountedEnv(gymnasium.Wrapper):
     def start_step(self, action: Any) -> None:
         """Count a step and let a worker process begin it (workers/env.py)."""
         start = starter(self.env, "start_step")
-        if start is None or self._counted or self._real_steps.left == 0:
+        if start is None or self._step_is_counted or self._real_steps.left == 0:
             return
         self._real_steps.add()
-        self._counted = True
+        self._step_is_counted = True
         start(action)
 
     def step(self, action: Any) -> Any:
         """Count a step and take it; one that raises was asked for, too."""
-        if not self._counted:
+        if not self._step_is_counted:
             self._real_steps.add()
-        self._counted = False
+        self._step_is_counted = False
         return self.env.step(action)

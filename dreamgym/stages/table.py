@@ -9,12 +9,12 @@ from dreamgym.agent.config import FLOORS
 from dreamgym.run.stage import Late, Stage, StageTable
 
 _ROOM = "dreamgym.stages"
-OPENED = (
+OPEN_ENV = (
     *("env.id", "env.workers", "env.worker_memory_gb"),
     *("env.worker_cpus", "env.fleet"),
 )
 """The settings of opening the environment."""
-ENV = (*OPENED, "env.max_episode_steps")
+ENV = (*OPEN_ENV, "env.max_episode_steps")
 EPISODES = ("experience.reasoning",)
 """The settings of reading episodes: with reasoning traces or without."""
 INITIAL = ("model", "data.base_run")
@@ -175,7 +175,7 @@ STAGES = StageTable(
             needs=("pretrain", "ensemble"),
             reads=(
                 "seed",
-                *OPENED,
+                *OPEN_ENV,
                 *EXPERIENCE,
                 "uncertainty",
                 "fidelity",

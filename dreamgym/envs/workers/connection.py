@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dreamgym.envs.failures import EnvironmentTimeout
-from dreamgym.envs.workers.messages import decode, encode, raised
+from dreamgym.envs.workers.messages import decode, encode, error_from
 
 
 class WorkerConnection(abc.ABC):
@@ -97,9 +97,10 @@ class WorkerConnection(abc.ABC):
         self._pending = b""
         left = max(seconds - spent, 0.01) if seconds else 0.0
         try:
-            return self._value(self.receive(left))
+            reply = self.receive(left)
         except EnvironmentTimeout:
             raise EnvironmentTimeout(f"no answer within {seconds:g} s") from None
+        return self._value(reply)
 
     def start(self, env: int, method: str, *arguments: Any) -> None:
         """Begin a call; the next `call` must be the same, and waits for its result."""
@@ -111,7 +112,7 @@ class WorkerConnection(abc.ABC):
             self._pending, self._pending_since = request, time.monotonic()
 
     @property
-    def waits(self) -> bool:
+    def has_pending_call(self) -> bool:
         """Whether a call was begun whose result nobody has asked for yet."""
         return bool(self._pending)
 
@@ -143,5 +144,5 @@ class WorkerConnection(abc.ABC):
                 f"the worker of {self.spec} sent no message ({error})"
             ) from None
         if "error" in reply:
-            raise raised(reply["error"])
+            raise error_from(reply["error"])
         return reply["value"]

@@ -125,13 +125,7 @@ def process_env(spec: str, memory_gb: float = 0.0) -> WorkerEnv:
 def ray_env(spec: str, memory_gb: float = 0.0, cpus: float = 1.0) -> WorkerEnv:
     """Return the environment of a name in a new actor of a Ray cluster.
 
-    Args:
-      memory_gb: memory that Ray reserves for the actor; 0 reserves none.
-      cpus: processors that Ray reserves for it.
-
-    Raises:
-      ConnectionError: the actor ended, or there was no place for it.
-      ValueError: the environment cannot be made, or Ray is not installed.
+    Arguments and errors are those of RayActor.
     """
     return _env_of(RayActor(spec, memory_gb, cpus))
 

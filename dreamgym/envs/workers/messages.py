@@ -64,7 +64,7 @@ def decode(message: bytes) -> Any:
         raise ValueError(str(error)) from None
 
 
-def encodable(info: Mapping[str, Any]) -> dict[str, Any]:
+def plain_info(info: Mapping[str, Any]) -> dict[str, Any]:
     """Return an `info` for a message, without entries that it cannot hold.
 
     Raises:
@@ -120,7 +120,7 @@ def error_fields(error: BaseException, place: str) -> dict[str, Any]:
     return {"types": types, "message": message, "place": place}
 
 
-def raised(fields: Mapping[str, Any]) -> Exception:
+def error_from(fields: Mapping[str, Any]) -> Exception:
     """Return the error of a reply.
 
     It is of the same type where that is one of Python's or ours, else of the nearest

@@ -103,7 +103,7 @@ class Process(WorkerConnection):
     def close(self) -> None:
         """See WorkerConnection."""
         try:
-            if self._end.alive and self.alive and not self.waits:
+            if self._end.alive and self.alive and not self.has_pending_call:
                 with contextlib.suppress(ConnectionError, subprocess.TimeoutExpired):
                     self.send(encode({"method": "close"}))
                     self._process.wait(CLOSE_SECONDS)

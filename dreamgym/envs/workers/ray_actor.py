@@ -46,7 +46,7 @@ class RayActor(WorkerConnection):
           ValueError: the environment cannot be made, or Ray is not installed.
         """
         super().__init__(spec)
-        self._ray = connected_ray()
+        self._ray = connect_ray()
         places = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         options: dict[str, Any] = {"num_cpus": cpus, "max_restarts": 0}
         options["runtime_env"] = {"env_vars": places}  # it imports what the run imports
@@ -102,8 +102,8 @@ class RayActor(WorkerConnection):
         self._end()
 
 
-def connected_ray() -> Any:
-    """Return the module `ray`, connected to a cluster.
+def connect_ray() -> Any:
+    """Connect to a cluster; return the module `ray`.
 
     Raises:
       ValueError: it is not installed.

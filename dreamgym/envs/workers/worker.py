@@ -23,15 +23,15 @@ from dreamgym.envs.restarting import CAPABILITIES
 from dreamgym.envs.workers.messages import (
     MAX_BYTES,
     decode,
-    encodable,
     encode,
     error_fields,
+    plain_info,
 )
 
 END_SECONDS = 5.0
 """Seconds in which a worker ends by itself once its run has ended."""
 
-DECLARED = ("max_copies", "reset_seconds", "step_seconds")
+DECLARED_ATTRIBUTES = ("max_copies", "reset_seconds", "step_seconds")
 """Attributes of an environment that the run reads, where they are declared."""
 
 
@@ -55,7 +55,7 @@ class Worker:
     def __init__(self):
         self._envs: dict[int, gymnasium.Env] = {}
         self._count, self.ended = 1, False
-        self._varied: Any = None
+        self._variation_iterator: Any = None
 
     def answer(self, message: bytes) -> bytes:
         """Return the reply to a request: what the method returned, or its error."""
@@ -97,7 +97,7 @@ class Worker:
         env = self._envs[0]
         attributes = {
             name: value
-            for name in DECLARED
+            for name in DECLARED_ATTRIBUTES
             if isinstance(value := getattr(env.unwrapped, name, None), int | float)
         }
         return {
@@ -114,11 +114,11 @@ class Worker:
         self, env: gymnasium.Env, seed: int | None, options: dict[str, Any] | None
     ) -> Any:
         observation, info = env.reset(seed=seed, options=options)
-        return observation, encodable(info)
+        return observation, plain_info(info)
 
     def _step(self, env: gymnasium.Env, action: str) -> Any:
         *parts, info = env.step(action)
-        return *parts, encodable(info)
+        return *parts, plain_info(info)
 
     def _tasks(self, env: gymnasium.Env, split: str) -> Any:
         return list(base.provider(env, "tasks").tasks(split))
@@ -137,13 +137,13 @@ class Worker:
         rng = np.random.Generator(getattr(np.random, generator["bit_generator"])())
         rng.bit_generator.state = generator
         varied = base.provider(env, "variations").variations(task, rng)
-        self._varied = iter(varied), rng
+        self._variation_iterator = iter(varied), rng
         return rng.bit_generator.state
 
     def _next_variation(self, env: gymnasium.Env, generator: Mapping[str, Any]) -> Any:
         """Return the next variation, None after the last, and the generator's state."""
         del env
-        tasks, rng = self._varied
+        tasks, rng = self._variation_iterator
         rng.bit_generator.state = generator
         return next(tasks, None), rng.bit_generator.state
 

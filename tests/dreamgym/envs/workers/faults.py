@@ -10,6 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from dreamgym.envs.failures import EnvironmentTimeout
 from dreamgym.envs.workers import messages
 from tests import corridor
 from worldmodel.data.records import Task
@@ -42,6 +43,8 @@ class Faulty(corridor.Corridor):
             info["rewards"] = {"coin": float("nan")}
         if action == "disconnect":
             raise http.client.RemoteDisconnected("closed")
+        if action == "late page":
+            raise EnvironmentTimeout("the page did not load")
         if action == "key":
             raise KeyError("door")
         if action == "child":

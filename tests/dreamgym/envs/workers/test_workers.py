@@ -253,6 +253,24 @@ def test_a_fault_ends_its_own_episode_alone_and_steps_are_counted():
     envs.close()
 
 
+def test_deadlines_count_from_when_a_step_was_begun():
+    envs = batch(FAULTY, 3)
+    envs.reset(options={"tasks": [task_of(corridor.Corridor())] * 3})
+    start = time.monotonic()
+    result = envs.step(["hang"] * 3)
+    seconds = time.monotonic() - start
+    envs.close()
+    assert all("no answer within 2 s" in s.error for s in result)
+    assert seconds < 5.5  # one after the other they take 6, and restarts
+
+
+def test_an_error_of_the_environment_keeps_its_message(opened):
+    env = opened()
+    base.begin(env, task_of(env))
+    with pytest.raises(EnvironmentTimeout, match=r"^the page did not load$"):
+        base.take(env, "late page")
+
+
 def test_no_step_is_begun_after_the_last_one_of_a_budget():
     steps = RealSteps()
     envs = batch(CORRIDOR, 3, steps)
@@ -276,7 +294,7 @@ def test_settings_of_workers_are_checked():
 def test_only_json_can_be_sent(value):
     with pytest.raises(TypeError):
         messages.encode(value)
-    assert messages.encodable({"x": 1, **value}) == {"x": 1}
+    assert messages.plain_info({"x": 1, **value}) == {"x": 1}
 
 
 def test_a_task_keeps_its_fields():
