@@ -85,9 +85,13 @@ class CountedEnv(gymnasium.Wrapper):
             start(**arguments)
 
     def start_step(self, action: Any) -> None:
-        """Count a step and let a worker process begin it (workers/env.py)."""
+        """Count a step and let a worker begin it (workers/env.py).
+
+        Raises:
+          BudgetSpent: no step is left; nothing is begun.
+        """
         start = starter(self.env, "start_step")
-        if start is None or self._step_is_counted or self._real_steps.left == 0:
+        if start is None or self._step_is_counted:
             return
         self._real_steps.add()
         self._step_is_counted = True
