@@ -15,6 +15,7 @@ from dreamgym.envs import gymnasium_text
 from dreamgym.envs.importing import imported, user_place
 
 ENVIRONMENTS = {
+    "bfcl": "dreamgym.envs.suites.bfcl:Bfcl",
     "miniwob": "dreamgym.envs.suites.miniwob:MiniWoB",
     "reasoning": "dreamgym.envs.suites.reasoning:Reasoning",
     "scienceworld": "dreamgym.envs.suites.scienceworld:ScienceWorld",
@@ -23,6 +24,7 @@ ENVIRONMENTS = {
 }
 
 FAMILIES = {
+    "bfcl": "dreamgym.envs.suites.bfcl:one_category",
     "miniwob": "dreamgym.envs.suites.miniwob:one_page",
     "reasoning": "dreamgym.envs.suites.reasoning:one_task",
     "scienceworld": "dreamgym.envs.suites.scienceworld:one_task_type",

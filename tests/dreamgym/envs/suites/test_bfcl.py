@@ -1,0 +1,178 @@
+"""Conversations of BFCL: right and wrong turns, the official checker, late tools."""
+
+import itertools
+import sys
+
+import pytest
+
+pytest.importorskip("bfcl_eval")
+
+from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker import multi_turn_checker
+
+from dreamgym import Task
+from dreamgym.envs import base, registry
+from dreamgym.envs.suites import bfcl, bfcl_apis
+
+
+def tasks_of(env):
+    return [task for split in base.SPLITS for task in env.tasks(split)]
+
+
+def play(env, task, actions):
+    """Play actions until the episode ends; return the steps."""
+    base.begin(env, task)
+    steps = []
+    for action in actions:
+        steps.append(base.take(env, action))
+        if steps[-1].terminated or steps[-1].truncated:
+            break
+    return steps
+
+
+@pytest.mark.parametrize("category", bfcl.CATEGORIES)
+def test_the_answer_key_wins_every_conversation_and_silence_none(category):
+    env = registry.make(f"bfcl:{category}")
+    tasks = tasks_of(env)
+    assert len(tasks) in (198, 199)
+    for task in tasks:
+        base.begin(env, task)
+        plan = env.expert()
+        assert len(plan) <= bfcl.MAX_STEPS
+        steps = play(env, task, plan)
+        assert steps[-1].success
+        assert not any(step.invalid for step in steps)
+        assert sum(sum(s.rewards.values()) for s in steps) == pytest.approx(1)
+        silent = play(env, task, itertools.repeat(env.write_answer("done")))
+        assert silent[-1].terminated
+        assert not silent[-1].success
+
+
+def test_the_splits_share_no_scenario():
+    env = registry.make("bfcl")
+    numbers = [{t.options["scenario"] for t in env.tasks(s)} for s in base.SPLITS]
+    assert [len(n) for n in numbers] == [119, 40, 40]
+    assert not numbers[0] & numbers[1]
+    assert not (numbers[0] | numbers[1]) & numbers[2]
+
+
+def as_python(call):
+    name, arguments = call
+    return f"{name}({', '.join(f'{k}={v!r}' for k, v in arguments.items())})"
+
+
+def official_verdict(scenario, turns):
+    """Return what the package's checker says of calls, a list for each turn."""
+    row = next(
+        r
+        for r in bfcl_apis._rows("BFCL_v4_multi_turn_base.json")
+        if r["id"] == scenario.id
+    )
+    key = next(
+        r["ground_truth"]
+        for r in bfcl_apis._rows("possible_answer/BFCL_v4_multi_turn_base.json")
+        if r["id"] == scenario.id
+    )
+    made = [[[as_python(call)] for call in calls] for calls in turns]
+    name = f"run_{official_verdict.number}"
+    official_verdict.number += 1  # the package keeps its instances by name
+    return multi_turn_checker(made, key, row, "multi_turn_base", name)["valid"]
+
+
+official_verdict.number = 0
+
+
+@pytest.mark.parametrize("number", [0, 7, 52, 99, 120, 151, 198])
+def test_verdicts_are_those_of_the_official_checker(number):
+    """Calls left out, doubled, and in another order, turn by turn."""
+    env = registry.make("bfcl:base")
+    task = next(t for t in tasks_of(env) if t.options["scenario"] == number)
+    scenario = bfcl_apis.read_scenarios("base")[number]
+    right = [list(calls) for calls in scenario.right_calls]
+    variants = [right]
+    for turn, calls in enumerate(right):
+        for changed in (calls[:-1], [*calls, calls[-1]], calls[::-1]):
+            variants.append([*right[:turn], changed, *right[turn + 1 :]])
+    verdicts = []
+    for turns in variants:
+        actions = [
+            action
+            for calls in turns
+            for action in (
+                *(env.call(name, **arguments) for name, arguments in calls),
+                env.write_answer("done"),
+            )
+        ]
+        assert len(actions) <= bfcl.MAX_STEPS
+        verdict = bool(play(env, task, actions)[-1].success)
+        assert verdict == official_verdict(scenario, turns), turns
+        verdicts.append(verdict)
+    assert verdicts[0]
+    assert not all(verdicts)
+
+
+def test_a_tool_that_comes_late_is_refused_until_then():
+    env = registry.make("bfcl:miss_func")
+    task = next(t for t in tasks_of(env) if t.options["scenario"] == 3)
+    begun, _ = base.begin(env, task)
+    assert begun.instruction.startswith(f"{bfcl.INSTRUCTION} tools: cat(")
+    assert "find(" not in begun.instruction
+    call = env.call("find", path=".", name="test")
+    assert not any(action.startswith("find ") for action in env.valid_actions())
+    early = base.take(env, call)
+    assert early.invalid
+    assert "result error: no tool 'find' yet" in early.state
+    assert sum(early.rewards.values()) == pytest.approx(bfcl.INVALID_PENALTY)
+    turn = base.take(env, env.write_answer("it is missing"))
+    assert any(line.startswith("new tool find(") for line in turn.state)
+    assert not base.take(env, call).invalid
+
+
+def test_a_failing_call_says_why_and_the_episode_goes_on():
+    env = registry.make("bfcl:base")
+    task = next(t for t in tasks_of(env) if t.options["scenario"] == 0)
+    base.begin(env, task)
+    for action, message in (
+        (env.call("cd", folder="nowhere"), "No such file or directory"),
+        (env.call("cd", folder=3), "folder must be str"),
+        (env.call("__import__", name="os"), "no tool '__import__'"),
+        (env.call("_load_scenario", scenario={}), "no tool '_load_scenario'"),
+        ('cd {"folder": ', "error: "),
+    ):
+        step = base.take(env, action)
+        assert (step.invalid, step.terminated) == (True, False)
+        assert message in step.state[-1]
+    assert play(env, task, env.expert())[-1].success
+
+
+def test_a_fork_goes_its_own_way():
+    env = registry.make("bfcl:base")
+    task = env.tasks("train")[0]
+    base.begin(env, task)
+    plan = env.expert()
+    base.take(env, plan[0])
+    copy = env.fork()
+    assert not base.take(copy, copy.write_answer("done")).success
+    for action in plan[1:]:
+        step = base.take(env, action)
+    assert step.success
+
+
+@pytest.mark.parametrize("options", [{}, {"category": "base", "scenario": 173}])
+def test_a_task_that_names_no_conversation_is_refused(options):
+    env = registry.make("bfcl")
+    with pytest.raises(ValueError, match="must name a category"):
+        env.reset(options={"task": Task(id="t", instruction="", options=options)})
+
+
+def test_an_unknown_category_is_refused():
+    with pytest.raises(ValueError, match="expected one of base, miss_func"):
+        registry.make("bfcl:nonsense")
+
+
+def test_a_missing_package_is_one_line(monkeypatch):
+    monkeypatch.delitem(sys.modules, "dreamgym.envs.suites.bfcl", raising=False)
+    monkeypatch.delitem(sys.modules, "dreamgym.envs.suites.bfcl_apis", raising=False)
+    monkeypatch.setitem(sys.modules, "bfcl_eval", None)
+    with pytest.raises(ValueError, match=r"--no-deps bfcl-eval mpmath") as caught:
+        registry.make("bfcl")
+    assert "\n" not in str(caught.value)
