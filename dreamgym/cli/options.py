@@ -31,7 +31,7 @@ MESH_HELP = "devices, as data=N,fsdp=N,tensor=N; data=0 takes the rest (default:
 
 NO_TUNING = "stop before the real fine-tuning; the command without it goes on"
 ENV_HELP = (
-    "a registered id (textworld or textworld:GAME, textcraft, miniwob or "
+    "a registered id (textworld or textworld:GAME, textcraft, alfworld, miniwob or "
     "miniwob:TASK, scienceworld or scienceworld:TASK, reasoning:TASK, bfcl or "
     "bfcl:CATEGORY), "
     '"module:Class", "gym:ID", "mix:A,B*2" (one policy on several environments, in '

@@ -15,6 +15,7 @@ from dreamgym.envs import gymnasium_text
 from dreamgym.envs.importing import imported, user_place
 
 ENVIRONMENTS = {
+    "alfworld": "dreamgym.envs.suites.alfworld:AlfWorld",
     "bfcl": "dreamgym.envs.suites.bfcl:Bfcl",
     "miniwob": "dreamgym.envs.suites.miniwob:MiniWoB",
     "reasoning": "dreamgym.envs.suites.reasoning:Reasoning",
@@ -24,6 +25,7 @@ ENVIRONMENTS = {
 }
 
 FAMILIES = {
+    "alfworld": "dreamgym.envs.suites.alfworld:one_task_type",
     "bfcl": "dreamgym.envs.suites.bfcl:one_category",
     "miniwob": "dreamgym.envs.suites.miniwob:one_page",
     "reasoning": "dreamgym.envs.suites.reasoning:one_task",

@@ -41,9 +41,14 @@ MADE = {
     "bare": doubles.Bare,
     "dream": dream,
 }
-# They start a browser; a Java machine.
-SLOW = {"miniwob": pytest.mark.slow, "scienceworld": pytest.mark.slow}
+# They translate problems; start a browser; a Java machine.
+SLOW = {
+    "alfworld": pytest.mark.slow,
+    "miniwob": pytest.mark.slow,
+    "scienceworld": pytest.mark.slow,
+}
 HAS = {
+    "alfworld": {"expert", "splits apart"},
     "bfcl": {"expert", "splits apart", "fork"},
     "miniwob": {"expert", "splits apart"},
     "scienceworld": {"expert", "splits apart"},
@@ -53,8 +58,8 @@ HAS = {
     "bare": set(),
     "dream": {"splits apart", "fork"},
 }
-# The answers of nonsense end its episodes long before the limit.
-LACKS = {"bfcl": {"truncated"}}
+# Their episodes are longer than those of the check.
+LACKS = {"alfworld": {"truncated"}, "bfcl": {"truncated"}}
 # The expert of Coin Collector knows where the coin is before it is seen.
 WARNINGS = {
     # Any text is an answer, which ends a turn; a right turn pays its share.
@@ -71,6 +76,8 @@ WARNINGS = {
 
 
 def made(name):
+    if name == "alfworld":
+        pytest.importorskip("alfworld")  # an extra
     if name == "bfcl":
         pytest.importorskip("bfcl_eval")  # installed without its requirements
     if name == "textcraft":

@@ -13,6 +13,8 @@ from dreamgym import Task
 from dreamgym.envs import base, registry
 from dreamgym.envs.suites import bfcl, bfcl_apis
 
+pytestmark = pytest.mark.peer
+
 
 def tasks_of(env):
     return [task for split in base.SPLITS for task in env.tasks(split)]

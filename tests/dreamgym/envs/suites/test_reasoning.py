@@ -9,6 +9,8 @@ from dreamgym.envs import base, registry
 from dreamgym.envs.contract import checker
 from dreamgym.envs.suites.reasoning import PROGRAMS, TASKS
 
+pytestmark = pytest.mark.peer
+
 
 @pytest.mark.parametrize("name", TASKS)
 def test_the_own_answer_of_each_task_is_right_and_another_is_not(name):
