@@ -37,7 +37,8 @@ class Engine:
     def __init__(self) -> None:
         _speed_up()
         infos = textworld.EnvInfos(won=True, admissible_commands=True)
-        self._env = PddlEnv(infos)
+        self._env = _idle.pop() if _idle else PddlEnv(infos)
+        self._closed = False
 
     def start(self, data: Mapping[str, Any]) -> Answer:
         """Start a game; its data has `pddl_domain`, `pddl_problem` and `grammar`."""
@@ -56,8 +57,17 @@ class Engine:
         return _answer(state)
 
     def close(self) -> None:
-        """Unload the library."""
-        fast_downward.close_lib(self._env.downward_lib)
+        """Give the library back, for the next engine."""
+        if not self._closed:
+            self._closed = True
+            _idle.append(self._env)
+
+
+_idle: list[PddlEnv] = []
+"""Engines that nobody uses, with their copies of the library.
+
+A copy cannot be unloaded: it leaves handlers behind, and the process crashes later.
+"""
 
 
 def _answer(state: Any) -> Answer:

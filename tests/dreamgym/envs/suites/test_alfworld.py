@@ -186,6 +186,30 @@ def test_the_texts_are_those_of_the_engine_as_released():
     assert outputs[0] == outputs[1]
 
 
+CLOSING = """
+import gc
+from dreamgym.envs.suites import alfworld_engine, alfworld_games
+game = alfworld_games.draw_game(301, "look_at_obj_in_light", 0)
+texts = []
+for _ in range(3):
+    engines = [alfworld_engine.Engine() for _ in range(3)]
+    texts += [engine.start(game.data).text for engine in engines]
+    for engine in engines:
+        engine.close()
+        engine.close()
+    del engine, engines
+    gc.collect()
+assert len(set(texts)) == 1
+assert len(alfworld_engine._idle) == 3
+"""
+
+
+def test_engines_can_be_closed_and_opened_again():
+    """The library crashes the process where a copy of it is unloaded."""
+    done = subprocess.run([sys.executable, "-c", CLOSING], timeout=300)
+    assert done.returncode == 0
+
+
 @pytest.mark.parametrize(
     "options",
     [
