@@ -206,7 +206,7 @@ assert len(alfworld_engine._idle) == 3
 
 def test_engines_can_be_closed_and_opened_again():
     """The library crashes the process where a copy of it is unloaded."""
-    done = subprocess.run([sys.executable, "-c", CLOSING], timeout=300)
+    done = subprocess.run([sys.executable, "-c", CLOSING], check=False, timeout=300)
     assert done.returncode == 0
 
 
