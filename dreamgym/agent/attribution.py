@@ -55,6 +55,7 @@ def attribute_action(
     """
     task, past, state = situation[:3]
     visible = list(prompts.last_actions(past, policy.config.history))
+    states = list(situation.past_states[len(past) - len(visible) :])
     parts = [("instruction", task.instruction)] if task.instruction else []
     situations = [situation]
     if task.instruction:
@@ -63,7 +64,8 @@ def attribute_action(
     for i, text in enumerate(visible):
         parts.append(("past action", text))
         shorter = [*visible[:i], *visible[i + 1 :]]
-        situations.append(situation._replace(past=shorter, past_states=()))
+        kept = [*states[:i], *states[i + 1 :]]
+        situations.append(situation._replace(past=shorter, past_states=kept))
     for i, line in enumerate(state):
         parts.append(("state", line))
         situations.append(situation._replace(state=(*state[:i], *state[i + 1 :])))

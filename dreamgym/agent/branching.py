@@ -290,11 +290,9 @@ def policy_proposals(
     if not samples:
         return out
     seeds = [content_seed(seed, e.id, step, i) for e, step, i in samples]
-    situations = []
-    for e, step, _ in samples:
-        past = tuple(t.action for t in e.transitions[:step])
-        t = e.transitions[step]
-        situations.append(Situation(e.task, past, t.state, t.valid_actions))
+    situations = [
+        Situation.at_step(e.task, e.transitions, step) for e, step, _ in samples
+    ]
     keys = jax.vmap(jax.random.key)(np.array(seeds, np.uint32))
     turns = policy.act(situations, keys, temperature=float(temperature))
     for (e, step, _), turn in zip(samples, turns, strict=True):

@@ -23,6 +23,13 @@ class PolicyConfig:
 
     history: int = 6
     """Past actions that it reads."""
+    history_states: bool = False
+    """Whether each of these actions stands with what was seen before it: the lines of
+    its state that were gone after it. For environments in which something is shown once
+    and needed later; where a state holds all that matters, it only adds text."""
+    history_tokens: int = 160
+    """Tokens of past actions and what was seen, at most, with `history_states`: the
+    newest that fit, whole."""
     action_tokens: int = 12
     """Tokens of an action, at most; more where won episodes have longer ones."""
     actions: str = "text"
@@ -63,6 +70,8 @@ class PolicyConfig:
                 "history and thought_tokens must be >= 0, got "
                 f"{self.history} and {self.thought_tokens}"
             )
+        if self.history_tokens < 1:
+            raise ValueError(f"history_tokens must be >= 1, got {self.history_tokens}")
         if self.actions not in ACTIONS:
             raise ValueError(f"actions must be one of {ACTIONS}, got {self.actions!r}")
         if self.admissible_actions < 0:

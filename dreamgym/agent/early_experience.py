@@ -58,23 +58,22 @@ def bc_examples(
         for e in with_exchanged_names(episodes, names or {}, draw=draw)
     )
     for e, draw in drawn:
-        past: tuple[str, ...] = ()
-        for t in e.transitions:
-            visible_past = prompts.last_actions(past, policy.config.history)
+        for index, t in enumerate(e.transitions):
+            situation = Situation.at_step(e.task, e.transitions, index)
+            visible = policy.visible_past(situation.past, situation.past_states)
             listed = t.valid_actions[: policy.config.admissible_actions]
             thought = t.thought if policy.config.thought_tokens else None
-            step = (visible_past, t.state, t.action, thought)
+            step = (visible, t.state, t.action, thought)
             for valid_actions in dict.fromkeys(((), listed)):
                 examples.setdefault(
                     (e.task.id, *step, draw, valid_actions),
                     demonstration_example(
                         policy,
-                        Situation(e.task, past, t.state, valid_actions),
+                        situation._replace(valid_actions=valid_actions),
                         t.action,
                         thought,
                     ),
                 )
-            past = (*past, t.action)
     return list(examples.values())
 
 
@@ -89,8 +88,8 @@ def demonstration_example(
     A policy that thinks without being given a thought learns an empty one. Where it
     does not think, a thought is an auxiliary target: it is never written at play.
     """
-    context = policy.context(*situation[:4])
-    tok = policy.tokenizer_in(*situation[:4])
+    context = policy.context(*situation[:5])
+    tok = policy.tokenizer_in(*situation[:5])
     thinks = policy.config.thought_tokens > 0
     turn = prompts.turn_ids(tok, action, thought, thinks=thinks)
     ids = [*context, *turn]
@@ -167,9 +166,9 @@ def _next_states(
     """
     out = []
     for i in which:
-        t, past = steps[i], [x.action for x in steps[:i]]
-        tok = policy.tokenizer_in(task, past, t.state, t.valid_actions)
-        context = policy.context(task, past, t.state, t.valid_actions)
+        t, situation = steps[i], Situation.at_step(task, steps, i)
+        tok = policy.tokenizer_in(*situation[:5])
+        context = policy.context(*situation[:5])
         thinks = policy.config.thought_tokens > 0
         context += prompts.turn_ids(tok, t.action, thinks=thinks)
         effect = [*prompts.effect_ids(tok, t.state, t.next_state), tok.control("end")]
@@ -222,7 +221,7 @@ def sr_examples(
     return [
         demonstration_example(
             policy,
-            Situation(c.task, c.past, c.expert.state, c.expert.valid_actions),
+            c.situation,
             c.expert.action,
             thought,
         )

@@ -266,6 +266,7 @@ class _Search:
         dream = self._make_dream(len(at))
         states = [dream.restore(i, snapshot) for i, snapshot in enumerate(at)]
         past = [list(s.past) for s in at]
+        past_states = [list(s.past_states) for s in at]
         values, changes = [0.0] * len(at), [False] * len(at)
         actions: dict[int, str] = dict(enumerate(first_actions))
         for depth in range(max(depths)):
@@ -276,6 +277,7 @@ class _Search:
                 step = steps[i]
                 assert step is not None
                 past[i].append(action)
+                past_states[i].append(states[i])
                 if not depth:
                     changes[i] = step.state != states[i]
                 values[i] += self._config.discount**depth * reward_of(step)
@@ -286,7 +288,10 @@ class _Search:
             if not running:
                 break
             turns = self._policy.act(
-                [Situation(at[i].task, past[i], states[i]) for i in running],
+                [
+                    Situation(at[i].task, past[i], states[i], (), past_states[i])
+                    for i in running
+                ],
                 self._noise.draw([rows[i] for i in running]),
                 temperature=self._temperature,
             )
@@ -342,7 +347,10 @@ class _Search:
         rows = [i for i in nodes for _ in range(self._config.simulations)]
         turns = iter(
             self._policy.act(
-                [Situation(*nodes[i].at[:3]) for i in rows],
+                [
+                    Situation(*nodes[i].at[:3], past_states=nodes[i].at.past_states)
+                    for i in rows
+                ],
                 self._noise.draw(rows),
                 temperature=max(self._temperature, 1.0),
             )

@@ -4,6 +4,7 @@
 its token ids, their log-probabilities, and the grammar phase of each token.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from dreamgym.agent.strict_actions import StrictActions
 from worldmodel.backbone.generate import generate
 from worldmodel.backbone.grammar import Grammar
 from worldmodel.backbone.model import Model
-from worldmodel.data.records import State, Task
+from worldmodel.data.records import State, Task, Transition
 from worldmodel.fitting.batches import Example, Values
 from worldmodel.text import prompts
 from worldmodel.text.references import AnyTokenizer, with_references
@@ -85,6 +86,20 @@ class Situation(NamedTuple):
     refused: frozenset[str] = frozenset()
     allowed: frozenset[str] = frozenset()
     return_counts: Mapping[str, int] = MappingProxyType({})
+
+    @classmethod
+    def at_step(
+        cls, task: Task, transitions: Sequence[Transition], index: int
+    ) -> "Situation":
+        """Return the situation in which a step of an episode was taken."""
+        before, t = transitions[:index], transitions[index]
+        return cls(
+            task,
+            tuple(x.action for x in before),
+            t.state,
+            t.valid_actions,
+            tuple(x.state for x in before),
+        )
 
     def may_take(self, action: str) -> bool:
         """Whether the present state has not refused an action, and it is allowed."""
@@ -154,6 +169,7 @@ class Policy:
         past: Sequence[str],
         state: State,
         valid_actions: Sequence[str] = (),
+        past_states: Sequence[State] = (),
     ) -> AnyTokenizer:
         """Return the tokenizer with references to the identifiers of a situation.
 
@@ -161,12 +177,17 @@ class Policy:
         reference in every task: a few hundred demonstrations do not teach a small model
         to copy references that are drawn.
         """
-        visible = prompts.last_actions(past, self.config.history)
+        visible, seen = self.visible_past(past, past_states)
         listed = valid_actions[: self.config.admissible_actions]
+        gone = [
+            line
+            for pair in itertools.pairwise((*(seen or ()), state))
+            for line in prompts.gone_lines(*pair)
+        ]
         return with_references(
             self.tokenizer,
             task.instruction,
-            (task.instruction, *state, *visible[::-1], *listed),
+            (task.instruction, *state, *visible[::-1], *gone[::-1], *listed),
             literals=None if self.strict is None else self.strict.literals,
         )
 
@@ -176,13 +197,36 @@ class Policy:
         past: Sequence[str],
         state: State,
         valid_actions: Sequence[str] = (),
+        past_states: Sequence[State] = (),
     ) -> list[int]:
         """Return the ids that the next turn is conditioned on.
 
         Of the valid actions it holds as many as the policy reads.
+
+        Raises:
+          ValueError: the policy reads past states, and there is not one for each of the
+            past actions.
         """
-        tokenizer = self.tokenizer_in(task, past, state, valid_actions)
-        return self._context_ids(tokenizer, task, past, state, valid_actions)
+        where = (task, past, state, valid_actions, past_states)
+        return self._context_ids(self.tokenizer_in(*where), *where)
+
+    def visible_past(
+        self, past: Sequence[str], past_states: Sequence[State] = ()
+    ) -> tuple[tuple[str, ...], tuple[State, ...] | None]:
+        """Return the past actions that the policy reads, and their states if it does.
+
+        Raises:
+          ValueError: it reads past states, and there is not one for each past action.
+        """
+        actions = prompts.last_actions(past, self.config.history)
+        if not self.config.history_states:
+            return actions, None
+        if len(past_states) != len(past):
+            raise ValueError(
+                "policy.history_states needs a past state for each past action, got "
+                f"{len(past_states)} for {len(past)}"
+            )
+        return actions, tuple(past_states[len(past_states) - len(actions) :])
 
     def _context_ids(
         self,
@@ -191,14 +235,18 @@ class Policy:
         past: Sequence[str],
         state: State,
         valid_actions: Sequence[str],
+        past_states: Sequence[State],
     ) -> list[int]:
+        visible, seen = self.visible_past(past, past_states)
         return prompts.policy_context_ids(
             tokenizer,
             task,
-            past,
+            visible,
             state,
             history=self.config.history,
             valid_actions=valid_actions[: self.config.admissible_actions],
+            past_states=seen,
+            context_budget=self.config.history_tokens,
         )
 
     def act(
@@ -215,10 +263,11 @@ class Policy:
             # Rollouts of a group, and redraws, are often in one situation.
             task, past, state = situation[:3]
             valid_actions = situation[3] if len(situation) > 3 else ()
-            visible = prompts.last_actions(past, self.config.history)
+            past_states = situation[4] if len(situation) > 4 else ()
+            where = (task, past, state, valid_actions, past_states)
+            visible = self.visible_past(past, past_states)
             distinct.append((task.instruction, visible, state, tuple(valid_actions)))
             if distinct[-1] not in texts:
-                where = (task, past, state, valid_actions)
                 tokenizer = self.tokenizer_in(*where)
                 context = self._context_ids(tokenizer, *where)
                 texts[distinct[-1]] = context, tokenizer

@@ -15,8 +15,9 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from dreamgym.agent.policy import Situation
 from worldmodel.data.invalid_actions import is_invalid
-from worldmodel.data.records import Branch, Episode, Task, Transition
+from worldmodel.data.records import Branch, Episode, State, Task, Transition
 from worldmodel.reasoning.annotator import Report
 from worldmodel.text.novelty import novel_words
 
@@ -28,6 +29,18 @@ class ReflectionCase(NamedTuple):
     past: tuple[str, ...]
     expert: Transition
     others: tuple[Transition, ...]
+    past_states: tuple[State, ...] = ()
+
+    @property
+    def situation(self) -> Situation:
+        """What the expert acted in."""
+        return Situation(
+            self.task,
+            self.past,
+            self.expert.state,
+            self.expert.valid_actions,
+            self.past_states,
+        )
 
 
 def reflection_cases(
@@ -52,11 +65,12 @@ def reflection_cases(
         for step, t in enumerate(e.transitions):
             others = by_state.get((e.id, step), [])
             past = tuple(x.action for x in e.transitions[:step])
+            states = tuple(x.state for x in e.transitions[:step])
             order = rng.permutation(len(others))[: per_state * alternatives]
             for start in range(0, len(order), alternatives):
                 compared = order[start : start + alternatives]
                 chosen = tuple(others[i] for i in compared)
-                out.append(ReflectionCase(e.task, past, t, chosen))
+                out.append(ReflectionCase(e.task, past, t, chosen, states))
     return out
 
 

@@ -193,8 +193,7 @@ class RejectionSamplingWriter:
 
 
 def _tokenizer(policy: Policy, case: ReflectionCase) -> AnyTokenizer:
-    expert = case.expert
-    return policy.tokenizer_in(case.task, case.past, expert.state, expert.valid_actions)
+    return policy.tokenizer_in(*case.situation[:5])
 
 
 def writer_context(policy: Policy, case: ReflectionCase) -> list[int]:
@@ -207,8 +206,7 @@ def writer_context(policy: Policy, case: ReflectionCase) -> list[int]:
         content_seed(c.task.id, c.past, c.expert.state, [t.action for t in transitions])
     ).permutation(len(transitions))
     effects = [x for i in order for x in prompts.demonstration_ids(tok, transitions[i])]
-    situation = (c.task, c.past, c.expert.state, c.expert.valid_actions)
-    return [*effects, *policy.context(*situation)]
+    return [*effects, *policy.context(*c.situation[:5])]
 
 
 def writer_examples(

@@ -32,8 +32,7 @@ def action_agreement(
     situations, recorded = [], []
     for e in episodes:
         for i, t in enumerate(e.transitions):
-            past = tuple(x.action for x in e.transitions[:i])
-            situations.append(Situation(e.task, past, t.state, t.valid_actions))
+            situations.append(Situation.at_step(e.task, e.transitions, i))
             recorded.append(t.action)
     order = np.random.default_rng(seed).permutation(len(situations))[:limit]
     if not len(order):

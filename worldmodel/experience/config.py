@@ -18,9 +18,9 @@ class ExperienceConfig:
     history: int = 2
     """Past actions in a prompt."""
     history_states: bool = False
-    """Whether each of these actions stands with what it changed, as an edit of the
-    state in which it was taken: the pairs of states and actions of the paper (Eq. 4)
-    instead of actions alone. Edits are longer than actions: see `context_budget`."""
+    """Whether each of these actions stands with what was seen before it, as the lines
+    of its state that were gone after it: the pairs of states and actions of the paper
+    (Eq. 4) instead of actions alone. They are longer: see `context_budget`."""
     demonstrations: int = 1
     """Similar transitions of the replay memory in a prompt, at most."""
     context_budget: int = 160

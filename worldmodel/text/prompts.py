@@ -2,10 +2,12 @@
 
 Experience model (DreamGym, Eq. 4 and 5):
   demo* task past* state action  ->  think reasoning next edits reward number outcome
-  where past is an action, or an action and its effect: past action [next edits]
+  where past is an action; if asked for, behind the lines that were gone after it:
+  demo* past action
 Policy:
   task past* state add*          ->  [why thought] action text end
-  where add stands before each action that the environment lists, if asked for
+  where past is the same, and add stands before each action that the environment lists,
+  if asked for
 Task variation (Eq. 6):
   vary task state                ->  task instruction state lines end
 
@@ -82,12 +84,6 @@ def last_actions(past: Sequence[str], limit: int) -> tuple[str, ...]:
     return tuple(past[-limit:]) if limit else ()
 
 
-def _past(tok: AnyTokenizer, past: Sequence[str], limit: int) -> list[int]:
-    return [
-        i for action in last_actions(past, limit) for i in _part(tok, "past", action)
-    ]
-
-
 def effect_ids(
     tok: AnyTokenizer, before: State, after: State, *, full: bool = False
 ) -> list[int]:
@@ -142,26 +138,47 @@ def _newest_fitting(segments: Sequence[list[int]], budget: float | int) -> list[
     return [i for segment in reversed(selection) for i in segment]
 
 
-def _history_ids(
+def gone_lines(before: State, after: State) -> tuple[str, ...]:
+    """Return the lines of a state that the next one does not have, in their order."""
+    return tuple(line for line in before if line not in after)
+
+
+def _observation_ids(
+    tok: AnyTokenizer, past: Sequence[str], past_states: Sequence[State], state: State
+) -> list[list[int]]:
+    """Return a segment for each past action: what was seen and is gone, the action.
+
+    From these lines and the current state every past one follows, but for the order of
+    its lines. They stand behind a control token that there is already, because another
+    one would change the vocabulary.
+    """
+    states = itertools.pairwise((*past_states, state))
+    return [
+        [
+            *(i for line in gone_lines(*pair) for i in _part(tok, "demo", line)),
+            *_part(tok, "past", action),
+        ]
+        for action, pair in zip(past, states, strict=True)
+    ]
+
+
+def _past_segments(
     tok: AnyTokenizer,
     past: Sequence[str],
     past_states: Sequence[State] | None,
     state: State,
     limit: int,
 ) -> list[list[int]]:
-    """Return a segment for each of the last `limit` actions, with its effect if asked.
+    """Return a segment for each of the last `limit` actions.
 
     `past_states` are the states in which the past actions were taken; with them each
-    action is followed by the edits that led to the next state, the last one to `state`.
+    action stands behind what was seen and is gone.
     """
-    segments = [_part(tok, "past", action) for action in last_actions(past, limit)]
-    if past_states is not None and segments:
-        states = (*past_states[-len(segments) :], state)
-        for segment, (before, after) in zip(
-            segments, itertools.pairwise(states), strict=True
-        ):
-            segment.extend(effect_ids(tok, before, after))
-    return segments
+    visible = last_actions(past, limit)
+    if past_states is None:
+        return [_part(tok, "past", action) for action in visible]
+    seen = past_states[len(past_states) - len(visible) :]
+    return _observation_ids(tok, visible, seen, state)
 
 
 def query_tokenizer(
@@ -177,7 +194,7 @@ def query_tokenizer(
     """Return the tokenizer with the markers and references of a query's context.
 
     What stands in the state comes first, where references do not suffice. `past_states`
-    are those of `past` where the context holds their effects.
+    are those of `past` where the context holds what was seen in them.
     """
     demo_texts = (x for d in demos[::-1] for x in (d.action, *d.next_state))
     past_texts = (*past[::-1], *(x for s in (past_states or ())[::-1] for x in s))
@@ -199,16 +216,17 @@ def query_ids(
 ) -> list[int]:
     """Return the experience model's context, up to the action and `think`.
 
-    With `past_states`, in which the past actions were taken, each of these stands with
-    its effect (the pairs of Eq. 4). `context_budget` is the maximal number of ids of
-    past actions and demonstrations, without a limit where it is None. Segments that do
-    not fit are left out whole: first the demonstrations least similar to the query (the
-    best stand last), then the oldest actions. Task, state and action are never cut.
+    With `past_states`, in which the past actions were taken, each of these stands
+    behind what was seen and is gone (the pairs of Eq. 4). `context_budget` is the
+    maximal number of ids of past actions and demonstrations, without a limit where it
+    is None. Segments that do not fit are left out whole: first the demonstrations least
+    similar to the query (the best stand last), then the oldest actions. Task, state and
+    action are never cut.
     """
     tok = tok.context_view
     tokens_remaining = math.inf if context_budget is None else context_budget
     past_ids = _newest_fitting(
-        _history_ids(tok, past, past_states, state, history), tokens_remaining
+        _past_segments(tok, past, past_states, state, history), tokens_remaining
     )
     demonstrations = _newest_fitting(
         [demonstration_ids(tok, d) for d in demos], tokens_remaining - len(past_ids)
@@ -248,12 +266,21 @@ def policy_context_ids(
     *,
     history: int,
     valid_actions: Sequence[str] = (),
+    past_states: Sequence[State] | None = None,
+    context_budget: int | None = None,
 ) -> list[int]:
-    """Return the policy's context: task, last actions, current state, valid actions."""
+    """Return the policy's context: task, last actions, current state, valid actions.
+
+    With `past_states`, in which the past actions were taken, each stands behind the
+    lines that were gone after it: the pairs of observation and action, the newest of
+    them that have at most `context_budget` ids together.
+    """
     tok = tok.context_view
+    segments = _past_segments(tok, past, past_states, state, history)
+    limit = math.inf if context_budget is None else context_budget
     return [
         *_part(tok, "task", task.instruction),
-        *_past(tok, past, history),
+        *_newest_fitting(segments, limit),
         *state_ids(tok, state),
         # Behind a token that there is already: another one would change the vocabulary.
         *(i for action in valid_actions for i in _part(tok, "add", action)),

@@ -39,14 +39,8 @@ def explain_action(
     number = count if step is None else step
     if not 1 <= number <= count:
         raise RunError(f"episode {record.id!r} has steps 1 to {count}, got {number}")
-    before, t = record.transitions[: number - 1], record.transitions[number - 1]
-    situation = Situation(
-        record.task,
-        [x.action for x in before],
-        t.state,
-        t.valid_actions,
-        [x.state for x in before],
-    )
+    t = record.transitions[number - 1]
+    situation = Situation.at_step(record.task, record.transitions, number - 1)
     player = load_policy(run, name)
     thought = t.thought if player.config.thought_tokens else None
     result = attribute_action(player, situation, t.action, thought)

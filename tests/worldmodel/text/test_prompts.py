@@ -110,8 +110,8 @@ def test_query_by_hand(tok):
     assert "<past>" not in named(tok, none)
 
 
-def test_past_actions_with_their_effects_by_hand(tok):
-    """The pairs of Eq. 4: a past action, and what it changed as an edit."""
+def test_past_actions_with_what_was_seen_by_hand(tok):
+    """The pairs of Eq. 4: what was seen and is gone, and the action after it."""
     e = helpers.lamp_and_door()
     steps, state = e.transitions, e.transitions[-1].next_state
     past = [t.action for t in steps]  # press lamp, nothing, pull door
@@ -124,15 +124,10 @@ def test_past_actions_with_their_effects_by_hand(tok):
         "go through the door",
         "<past>",
         "nothing",
-        "<next>",
+        "<demo>",
+        "the door is shut",
         "<past>",
         "pull door",
-        "<next>",
-        "<line1>",
-        "<swap>",
-        "is shut",
-        "<with>",
-        "is open",
         "<state>",
         "<line0>",
         "the lamp is on",
@@ -142,7 +137,10 @@ def test_past_actions_with_their_effects_by_hand(tok):
         "do",
         "<think>",
     ]
-    # An action is left out with its effect.
+    policy = {"history": 2, "past_states": states}
+    context = prompts.policy_context_ids(tok, e.task, past, state, **policy)
+    assert named(tok, context) == named(tok, ids)[:-3]
+    # An action is left out with what was seen before it.
     longest = len(ids) - 1
     core = prompts.query_ids(tok, e.task, (), [], state, "do", history=0)
     less = prompts.query_ids(
@@ -162,7 +160,8 @@ def test_past_actions_with_their_effects_by_hand(tok):
     every = {"history": 99, "past_states": states}
     whole = prompts.query_ids(tok, e.task, past, [], state, "do", **every)
     assert named(tok, whole).count("<past>") == 3
-    assert "is on" in named(tok, whole)[: named(tok, whole).index("<state>")]
+    before = named(tok, whole)[: named(tok, whole).index("<state>")]
+    assert before[2:6] == ["<demo>", "the lamp is off", "<past>", "press lamp"]
     none = {"history": 0, "past_states": ()}
     assert prompts.query_ids(tok, e.task, past, [], state, "do", **none) == core
 

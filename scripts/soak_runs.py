@@ -1,0 +1,268 @@
+"""Interrupt runs at random moments until they are done: do all end as if never?
+
+    python scripts/soak_runs.py
+    python scripts/soak_runs.py --runs 50 --env textcraft --seed 1 --json
+    python scripts/soak_runs.py --full-disk     # needs the right to mount (root, Linux)
+
+A run is made without interruptions first. Each further run is interrupted up to
+`--interruptions` times, at random moments and in random ways, and begun again with the
+same command until it is done:
+
+  process    kill -9 of the process
+  group      kill -9 of the process and all that it started
+  child      kill -9 of something that it started, such as Java or a browser, if there
+             is anything; the run has to go on by itself
+  terminate  SIGTERM
+  power      kill -9 of all, and every file of the last second is lost, as after a power
+             cut
+With `--full-disk` the run lies on a file system of its own, which is filled while it
+runs: a tenth of the space that the run takes is left to it, and a tenth more after each
+failure, which has to name the full disk, and in no traceback.
+Compared are episodes, branches, scorecards, models, policies and test games (EQUAL),
+byte by byte. Exit status 1 where a run ends otherwise, or fails.
+"""
+
+import argparse
+import collections
+import contextlib
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+WAYS = ("process", "group", "child", "terminate", "power")
+EQUAL = (
+    "*.jsonl",
+    "fidelity.json",
+    "names.json",
+    "tokenizer/*",
+    "experience/*",
+    "policies/*/*",
+    "test/*.jsonl",
+    "dev_games/*.jsonl",
+)
+"""Files that have to be equal."""
+UNEQUAL = ("metrics.jsonl",)
+"""Of these: what has times in it."""
+LOST_SECONDS = 1.0
+SPARE = 8
+"""The size of the disk that is filled, in sizes of a run."""
+
+
+def main() -> None:
+    """Parse the arguments, run, and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", type=int, default=5, help="interrupted runs (5)")
+    parser.add_argument(
+        "--interruptions", type=int, default=4, help="of one run, at most (4)"
+    )
+    parser.add_argument("--env", default="textworld", help="environment (textworld)")
+    parser.add_argument("--preset", default="tiny", help="preset (tiny)")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--seed", type=int, default=0, help="of the moments (0)")
+    parser.add_argument("--full-disk", action="store_true", help="see above")
+    parser.add_argument("--keep", action="store_true", help="keep runs that are equal")
+    parser.add_argument("--root", type=Path, help="where runs are made (temporary)")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    args = parser.parse_args()
+    root = args.root or Path(tempfile.mkdtemp(prefix="dreamgym-soak-"))
+    root.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "dreamgym.cli", "quickstart"]
+    command += ["--preset", args.preset, "--env", args.env]
+    show(f"the run without interruptions, in {root}")
+    began = time.monotonic()
+    if (code := interrupted(command, root / "reference", None, 0.0)) != 0:
+        sys.exit(f"the run without interruptions failed with status {code}")
+    seconds = time.monotonic() - began
+    wanted = digests(root / "reference")
+    if args.full_disk:
+        fill_disk(command, root, wanted)
+        return
+    draw = random.Random(args.seed)
+    counts: collections.Counter[str] = collections.Counter()
+    failures = []
+    for number in range(args.runs):
+        folder = root / f"run_{number}"
+        moments = [
+            (draw.choice(args.ways), draw.uniform(1.0, seconds))
+            for _ in range(args.interruptions)
+        ]
+        code, made = run_until_done(command, folder, moments, draw)
+        counts.update(made)
+        different = sorted(differences(wanted, digests(folder)))
+        if code or different:
+            failures.append({"run": number, "ways": made, "files": different})
+            show(f"run {number}: status {code}, different: {different}")
+        else:
+            show(f"run {number}: equal after {', '.join(made) or 'no interruption'}")
+            if not args.keep:
+                shutil.rmtree(folder)
+    result = {
+        "env": args.env,
+        "runs": args.runs,
+        "equal": args.runs - len(failures),
+        "files": len(wanted),
+        "interruptions": dict(counts),
+        "failures": failures,
+    }
+    text = json.dumps(result) if args.json else as_text(result)
+    print(text)
+    sys.exit(1 if failures else 0)
+
+
+def show(text: str) -> None:
+    """Print a line of progress."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def as_text(result: dict) -> str:
+    """Return the result as a few lines."""
+    ways = ", ".join(f"{n} {way}" for way, n in sorted(result["interruptions"].items()))
+    return (
+        f"{result['env']}: {result['equal']} of {result['runs']} runs end as the one "
+        f"without interruptions, in {result['files']} files\ninterruptions: {ways}"
+    )
+
+
+def run_until_done(
+    command: Sequence[str],
+    folder: Path,
+    moments: Sequence[tuple[str, float]],
+    draw: random.Random,
+) -> tuple[int, list[str]]:
+    """Run a command again and again; return its last status and the interruptions."""
+    made = []
+    for way, delay in moments:
+        code = interrupted(command, folder, way, delay, draw)
+        if code == 0:
+            return 0, made + ([way] if way == "child" else [])
+        made.append(way)
+    return interrupted(command, folder, None, 0.0), made
+
+
+def begin(
+    command: Sequence[str], folder: Path, log: BinaryIO
+) -> subprocess.Popen[bytes]:
+    """Begin a command in a process and a session of its own."""
+    return subprocess.Popen(
+        [*command, "--run-dir", str(folder)],
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+def interrupted(
+    command: Sequence[str],
+    folder: Path,
+    way: str | None,
+    delay: float,
+    draw: random.Random | None = None,
+) -> int:
+    """Run a command once; return its status, 0 where it was faster than the delay."""
+    with folder.with_suffix(".log").open("ab") as file:
+        process = begin(command, folder, file)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return process.wait(timeout=delay if way else None)
+    if way == "process":
+        process.kill()
+    elif way == "terminate":
+        process.terminate()
+    elif way == "child":
+        if draw is not None and (children := descendants(process.pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(draw.choice(children), signal.SIGKILL)
+    else:
+        for pid in (*descendants(process.pid), process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    code = process.wait()
+    if way == "power":
+        lose_last_second(folder)
+    return code
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes that a process has started, and those that they have."""
+    children = []
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            children += [int(text) for text in file.read_text().split()]
+    return children + [pid for child in children for pid in descendants(child)]
+
+
+def lose_last_second(folder: Path) -> None:
+    """Remove each file that was written in the last second."""
+    now = time.time()
+    for path in [path for path in folder.rglob("*") if path.is_file()]:
+        if now - path.stat().st_mtime <= LOST_SECONDS:
+            path.unlink()
+
+
+def fill_disk(command: Sequence[str], root: Path, wanted: dict[str, str]) -> None:
+    """Run on a file system that is filled while it runs; print and exit."""
+    disk = root / "disk"
+    folder, filler, log = disk / "run", disk / "filler", disk.with_suffix(".log")
+    paths = [p for p in (root / "reference").rglob("*") if p.is_file()]
+    size = sum(path.stat().st_size for path in paths)
+    disk.mkdir(exist_ok=True)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={SPARE * size}", "tmpfs", disk]
+    subprocess.run(mount, check=True)
+    failures = 0
+    try:
+        for tenths in range(1, 10 * SPARE):
+            with log.open("wb") as file:
+                process = begin(command, folder, file)
+            while process.poll() is None and not (folder / "episodes.jsonl").exists():
+                time.sleep(0.05)  # what it checks before it begins is another matter
+            free = shutil.disk_usage(disk).free
+            used = SPARE * size - free
+            with contextlib.suppress(OSError), filler.open("wb") as file:
+                file.write(b"x" * max(0, free - max(0, size * tenths // 10 - used)))
+            code = process.wait()
+            filler.unlink()
+            text = log.read_text(errors="replace")
+            if code == 0:
+                break
+            failures += 1
+            show(f"{tenths} tenths, status {code}: {text.strip().splitlines()[-1]}")
+            if "no space left" not in text.lower() or "Traceback" in text:
+                sys.exit(f"the failure does not name the full disk: see {log}")
+        else:
+            sys.exit(f"the run fails with {SPARE} times the space that it takes")
+        different = sorted(differences(wanted, digests(folder)))
+    finally:
+        subprocess.run(["umount", disk], check=True)
+    print(f"done after {failures} full disks; different: {different or 'nothing'}")
+    sys.exit(1 if different else 0)
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Return the digest of each file of a run that has to be equal, by its name."""
+    paths = {p for pattern in EQUAL for p in folder.glob(pattern) if p.is_file()}
+    names = {str(p.relative_to(folder)): p for p in paths if p.name not in UNEQUAL}
+    return {
+        name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for name, path in sorted(names.items())
+    }
+
+
+def differences(wanted: dict[str, str], present: dict[str, str]) -> set[str]:
+    """Return the names of the files that differ, or are missing in one of both."""
+    names = wanted.keys() | present.keys()
+    return {name for name in names if wanted.get(name) != present.get(name)}
+
+
+if __name__ == "__main__":
+    main()
