@@ -54,6 +54,8 @@ EQUAL = (
 UNEQUAL = ("metrics.jsonl",)
 """Of these: what has times in it."""
 LOST_SECONDS = 1.0
+BEGUN = b"measured:"
+"""How the last line begins that a run prints before its first stage."""
 SPARE = 8
 """The size of the disk that is filled, in sizes of a run."""
 
@@ -224,8 +226,10 @@ def fill_disk(command: Sequence[str], root: Path, wanted: dict[str, str]) -> Non
         for tenths in range(1, 10 * SPARE):
             with log.open("wb") as file:
                 process = begin(command, folder, file)
-            while process.poll() is None and not (folder / "episodes.jsonl").exists():
-                time.sleep(0.05)  # what it checks before it begins is another matter
+            # A run refuses to begin on a disk that is full: it is filled later.
+            while process.poll() is None and BEGUN not in log.read_bytes():
+                time.sleep(0.05)
+            time.sleep(0.5)
             free = shutil.disk_usage(disk).free
             used = SPARE * size - free
             with contextlib.suppress(OSError), filler.open("wb") as file:
