@@ -14,8 +14,8 @@ from curriculum.lessons import Lesson, LessonState
 from curriculum.pool import TaskPool, TaskQuota
 from curriculum.step_limit import step_limit_schedule
 from worldmodel.data.records import Episode
-from worldmodel.text import skills
-from worldmodel.text.skills import Skills
+from worldmodel.text.tools import skills
+from worldmodel.text.tools.skills import Skills
 
 SCHEMA = "dreamgym.stages/1"
 

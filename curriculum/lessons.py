@@ -14,7 +14,7 @@ from typing import Any
 from curriculum.config import LessonConfig
 from curriculum.pool import Entry, TaskPool, TaskQuota
 from worldmodel.data.records import Task
-from worldmodel.text.tool_calls import expected_calls
+from worldmodel.text.tools.tool_calls import expected_calls
 
 Range = tuple[float | int, float | int]
 ANY: Range = (0.0, math.inf)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from dreamgym.config.settings import RunConfig
     from dreamgym.envs.base import TextEnv
     from dreamgym.envs.registry import make
-    from dreamgym.envs.tools import ToolEnv, tool
+    from dreamgym.envs.tools.tool_env import ToolEnv, tool
     from worldmodel.data.records import Task
 
 __version__ = "0.2.0"
@@ -31,11 +31,11 @@ _PUBLIC = {
     "RunConfig": "dreamgym.config.settings",
     "Task": "worldmodel.data.records",
     "TextEnv": "dreamgym.envs.base",
-    "ToolEnv": "dreamgym.envs.tools",
+    "ToolEnv": "dreamgym.envs.tools.tool_env",
     "make": "dreamgym.envs.registry",
     "preset": "dreamgym.config.presets",
     "quickstart": "dreamgym.commands.quickstart",
-    "tool": "dreamgym.envs.tools",
+    "tool": "dreamgym.envs.tools.tool_env",
 }
 
 register_on_import()

@@ -13,7 +13,7 @@ from dreamgym.agent.rollout import rollout
 from dreamgym.build.episodes import read
 from dreamgym.build.experience import load_experience
 from dreamgym.build.models import load_policy
-from dreamgym.build.step_limit import step_limit
+from dreamgym.build.real.step_limit import step_limit
 from dreamgym.envs.base import Step
 from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.envs.vector import VectorEnv

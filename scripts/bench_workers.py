@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from bench_common import median, table
 
-from dreamgym.build.environments import instance_maker
+from dreamgym.build.real.environments import instance_maker
 from dreamgym.config.stages import EnvConfig
 from dreamgym.envs import base, restarting
 from dreamgym.envs.vector import RealVectorEnv

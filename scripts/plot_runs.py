@@ -10,9 +10,9 @@ import argparse
 import json
 from pathlib import Path
 
+from dreamgym.evaluation.comparisons.step_factor import Played
 from dreamgym.evaluation.evaluate import trajectories
 from dreamgym.evaluation.pages import step_curves
-from dreamgym.evaluation.step_factor import Played
 
 CURVES = {
     "with a dream": ("bc", "expert_iteration", "s2r", "planner"),

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from dreamgym.agent.config import PolicyConfig
-from dreamgym.agent.early_experience import demonstration_example
+from dreamgym.agent.early_experience.examples import demonstration_example
 from dreamgym.agent.policy import Policy, Situation, Turn
 from dreamgym.agent.rollout import Trajectory
 from tests import corridor

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dreamgym.agent.early_experience import demonstration_example
+from dreamgym.agent.early_experience.examples import demonstration_example
 from dreamgym.agent.policy import Policy, Situation
 from worldmodel.completion import score
 from worldmodel.text import prompts

@@ -28,7 +28,7 @@ from dreamgym.envs.vector import (
 )
 from worldmodel.backbone.streams import bucket
 from worldmodel.data.records import Episode, State, Task, Transition
-from worldmodel.text.tool_calls import read_action
+from worldmodel.text.tools.tool_calls import read_action
 
 
 class Trajectory(NamedTuple):

@@ -15,10 +15,10 @@ import numpy as np
 
 from worldmodel.backbone.grammar import Grammar
 from worldmodel.backbone.token_automaton import TokenAutomaton, token_automaton
-from worldmodel.text.action_automaton import WORD, action_automaton
 from worldmodel.text.token_bytes import token_bytes
 from worldmodel.text.tokenizer import TextTokenizer
-from worldmodel.text.tool_schemas import ToolSchema
+from worldmodel.text.tools.action_automaton import WORD, action_automaton
+from worldmodel.text.tools.tool_schemas import ToolSchema
 
 
 class StrictActions(NamedTuple):

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from dreamgym.build.environments import open_env
 from dreamgym.build.episodes import read
+from dreamgym.build.real.environments import open_env
 from dreamgym.evaluation.fidelity import by_family
 from dreamgym.run.directory import Run
 from dreamgym.run.display import progress_bar

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from dreamgym.agent import early_experience as early
 from dreamgym.agent.demonstrations import shortened_wins, valid_steps
+from dreamgym.agent.early_experience import examples as early
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import rollout
 from dreamgym.build.episodes import read, read_names, recorded_episodes
 from dreamgym.build.experience import uncertainty_gate
 from dreamgym.build.models import fit_model, initial_policy
-from dreamgym.build.step_limit import step_limit
+from dreamgym.build.real.step_limit import step_limit
 from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.run.directory import Run
 from worldmodel.data.hashing import content_seed

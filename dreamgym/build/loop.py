@@ -7,22 +7,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from curriculum.lesson_tracker import lesson_tracker_for
 from curriculum.sampler import max_generated, pool_of
-from dreamgym.agent import early_experience as early
+from dreamgym.agent.early_experience import examples as early
 from dreamgym.agent.policy import Policy
 from dreamgym.build import curriculum as run_curriculum
 from dreamgym.build import episodes as run_episodes
-from dreamgym.build.environments import (
+from dreamgym.build.episodes import plan_lengths
+from dreamgym.build.experience import uncertainty_gate
+from dreamgym.build.loop_checkpoint import LoopCheckpoint
+from dreamgym.build.models import save_policy
+from dreamgym.build.real.environments import (
     dev_tasks,
     play_dev_tasks,
     plays_dev_games,
     real_envs,
 )
-from dreamgym.build.episodes import plan_lengths
-from dreamgym.build.experience import uncertainty_gate
-from dreamgym.build.loop_checkpoint import LoopCheckpoint
-from dreamgym.build.models import save_policy
+from dreamgym.build.real.step_limit import step_limit
 from dreamgym.build.rewards import reward_function
-from dreamgym.build.step_limit import step_limit
 from dreamgym.envs.base import LOW_CONFIDENCE
 from dreamgym.envs.vector import VectorEnv
 from dreamgym.evaluation.dream_check import dev_metrics

@@ -19,7 +19,7 @@ from worldmodel.fitting import supervised
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.config import FitConfig
 from worldmodel.text.tokenizer import TextTokenizer
-from worldmodel.text.tool_schemas import tool_schemas
+from worldmodel.text.tools.tool_schemas import tool_schemas
 
 
 def check_model(name: str) -> None:

@@ -9,7 +9,7 @@ from dreamgym.agent.policy import Policy
 from dreamgym.build.chat import experience_session
 from dreamgym.build.experience import load_experience, remedy_folder
 from dreamgym.build.models import load_policy
-from dreamgym.build.step_limit import step_limit
+from dreamgym.build.real.step_limit import step_limit
 from dreamgym.config.settings import RunConfig
 from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.run.directory import Run

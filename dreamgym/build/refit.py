@@ -11,10 +11,10 @@ from collections.abc import Collection
 
 from dreamgym.agent.policy import Policy
 from dreamgym.build import experience as run_experience
-from dreamgym.build.environments import play_train_games
 from dreamgym.build.episodes import read, read_names
 from dreamgym.build.experience import REMEDY, fidelity_file
 from dreamgym.build.fidelity import measure
+from dreamgym.build.real.environments import play_train_games
 from dreamgym.evaluation.dream_check import RARE_EVENTS
 from dreamgym.run.directory import Run
 from worldmodel.backbone.weights import load_model, save_model

@@ -37,8 +37,8 @@ def _estimate_of(
 
     import jax
 
-    from dreamgym.build import timings
-    from dreamgym.build.step_limit import with_step_limit
+    from dreamgym.build.real import timings
+    from dreamgym.build.real.step_limit import with_step_limit
     from dreamgym.commands import estimate
     from dreamgym.commands.payoff import payoff
     from dreamgym.config.budget import ESTIMATE_STEPS

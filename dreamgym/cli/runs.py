@@ -334,7 +334,7 @@ def _compare_command(commands: Any) -> None:
 
 def _compare(args: argparse.Namespace) -> None:
     from dreamgym.commands.compare import compared
-    from dreamgym.evaluation import run_comparison
+    from dreamgym.evaluation.comparisons import run_comparison
 
     comparison = compared(args.run_dirs)
     run_comparison.plot(comparison, args.to)

@@ -1,7 +1,7 @@
 """Explain a disappointing run: what was too little, and what to change first."""
 
 from dreamgym.commands.results import evidence_of, read_results
-from dreamgym.evaluation.verdict import diagnosis
+from dreamgym.evaluation.diagnosis.verdict import diagnosis
 from dreamgym.run.directory import Run
 
 

@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dreamgym.build.environments import real_envs
 from dreamgym.build.episodes import imitated_episodes, read
 from dreamgym.build.experience import load_experience
 from dreamgym.build.models import load_policy
+from dreamgym.build.real.environments import real_envs
 from dreamgym.config.presets import preset
 from dreamgym.envs.contract.findings import Finding
 from dreamgym.evaluation import evaluate

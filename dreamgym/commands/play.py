@@ -13,7 +13,7 @@ from rich.text import Text
 from dreamgym.build.chat import experience_session
 from dreamgym.commands.show import run_readable_states
 from dreamgym.envs.dream import Exchange
-from dreamgym.evaluation.episode_comparison import Recall, recalled_view
+from dreamgym.evaluation.comparisons.episode_comparison import Recall, recalled_view
 from dreamgym.evaluation.printable import printable
 from dreamgym.evaluation.state_text import ReadableState, as_lines
 from dreamgym.run.directory import Run

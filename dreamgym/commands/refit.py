@@ -12,7 +12,7 @@ from typing import Any
 
 from dreamgym.build import episodes as run_episodes
 from dreamgym.build import experience as run_experience
-from dreamgym.build.environments import open_env
+from dreamgym.build.real.environments import open_env
 from dreamgym.config.budget import BudgetConfig
 from dreamgym.config.stages import DataConfig
 from dreamgym.evaluation.fidelity import by_family

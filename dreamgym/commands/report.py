@@ -13,7 +13,7 @@ from dreamgym.commands.show import run_readable_states
 from dreamgym.config import presets
 from dreamgym.config.settings import RunConfig
 from dreamgym.config.stages import ServerConfig
-from dreamgym.evaluation.episode_comparison import (
+from dreamgym.evaluation.comparisons.episode_comparison import (
     compare_episode,
     episode_view,
     recall_from,

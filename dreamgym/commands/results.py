@@ -5,12 +5,12 @@ from typing import Any
 
 from dreamgym.agent.config import FLOORS
 from dreamgym.agent.rollout import Trajectory
-from dreamgym.build import environments
 from dreamgym.build.experience import fidelity_file, remedy_folder
+from dreamgym.build.real import environments
 from dreamgym.evaluation import evaluate, report
-from dreamgym.evaluation.evidence import Evidence
+from dreamgym.evaluation.diagnosis.evidence import Evidence
+from dreamgym.evaluation.diagnosis.verdict import verdict
 from dreamgym.evaluation.tool_report import tool_report
-from dreamgym.evaluation.verdict import verdict
 from dreamgym.run.directory import SCHEMA, Run, RunError, versions
 from dreamgym.stages.table import STAGES
 from dreamgym.training.limits import episode_cost

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.build import chat as run_chat
-from dreamgym.build.environments import open_env
 from dreamgym.build.episodes import read
 from dreamgym.build.experience import load_experience, remedy_folder
+from dreamgym.build.real.environments import open_env
 from dreamgym.config.stages import ServerConfig
 from dreamgym.evaluation.fidelity import by_family
 from dreamgym.evaluation.pages import scorecard_page

@@ -10,7 +10,7 @@ from dreamgym.build import chat as run_chat
 from dreamgym.build.episodes import read
 from dreamgym.build.experience import load_experience, remedy_folder
 from dreamgym.envs import registry
-from dreamgym.evaluation.episode_comparison import (
+from dreamgym.evaluation.comparisons.episode_comparison import (
     LEGEND,
     compare_episode,
     compare_step,

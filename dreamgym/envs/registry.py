@@ -11,7 +11,7 @@ from typing import Any
 
 import gymnasium
 
-from dreamgym.envs import gymnasium_text
+from dreamgym.envs.adapters import gymnasium_text
 from dreamgym.envs.importing import imported, user_place
 
 ENVIRONMENTS = {
@@ -60,7 +60,7 @@ def parse_spec(spec: str) -> type[gymnasium.Env]:
 
         return remote_class(spec)
     if spec.startswith(MIX):
-        return imported(spec, "dreamgym.envs.mixture:mixture_class")(spec)
+        return imported(spec, "dreamgym.envs.adapters.mixture:mixture_class")(spec)
     if spec.startswith(MCP):
         return imported(spec, "dreamgym.envs.mcp.env:mcp_class")(spec)
     suite, _, task = spec.partition(":")

@@ -21,7 +21,7 @@ import gymnasium
 
 from dreamgym.envs import base
 from dreamgym.envs.spaces import AnyText
-from dreamgym.envs.tools import ToolEnv
+from dreamgym.envs.tools.tool_env import ToolEnv
 from worldmodel.data.records import State, Task
 
 MAX_REPLY_CHARACTERS = 200

@@ -13,7 +13,7 @@ from dreamgym.evaluation.evaluate import costs
 from dreamgym.evaluation.statistics import rate, ratio
 from dreamgym.evaluation.tool_report import episode_tokens
 from worldmodel.data.records import Episode, Transition
-from worldmodel.text.tool_calls import expected_calls, read_action
+from worldmodel.text.tools.tool_calls import expected_calls, read_action
 
 PARTS = ("success", "efficiency", "robustness", "safety", "traceability")
 

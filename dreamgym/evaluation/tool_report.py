@@ -1,7 +1,7 @@
 """How policies use tools in their test games: measures with intervals, and tables.
 
 trajectories of tasks that say which calls are expected -> each measure of
-worldmodel.text.skills with a 95 % interval over games, and the confusion matrix of
+worldmodel.text.tools.skills with a 95 % interval over games, and the confusion matrix of
 tools -> a part of results.json, and Markdown.
 """
 
@@ -11,9 +11,9 @@ from typing import Any
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.evaluation.statistics import rate, ratio
 from worldmodel.data.records import Episode
-from worldmodel.text import skills
-from worldmodel.text.skills import SkillRate
-from worldmodel.text.tool_calls import expected_calls
+from worldmodel.text.tools import skills
+from worldmodel.text.tools.skills import SkillRate
+from worldmodel.text.tools.tool_calls import expected_calls
 
 PER_SUCCESS = ("calls_per_success", "steps_per_success", "tokens_per_success")
 """Measures that are no shares."""

@@ -9,7 +9,7 @@ import math
 import re
 
 from worldmodel.chat.config import ChatConfig
-from worldmodel.text.tool_calls import MATCHES
+from worldmodel.text.tools.tool_calls import MATCHES
 
 SOURCES = ("rule", "reward_model", "judge")
 """What can score a step, the cheapest and most reliable first."""
@@ -88,7 +88,7 @@ class ToolConfig:
 
     Rewards are larger than punishments, or a policy learns never to call a tool. The
     table is used for tasks that say which calls are expected
-    (worldmodel.text.tool_calls.expected_calls).
+    (worldmodel.text.tools.tool_calls.expected_calls).
     """
 
     enabled: bool = False

@@ -16,15 +16,15 @@ from dreamgym.rewards.config import (
     ToolConfig,
 )
 from worldmodel.data.records import Episode, Transition
-from worldmodel.text.call_matching import Matching, match_calls
-from worldmodel.text.tool_calls import (
+from worldmodel.text.tools.call_matching import Matching, match_calls
+from worldmodel.text.tools.tool_calls import (
     Action,
     Call,
     argument_score,
     expected_calls,
     read_action,
 )
-from worldmodel.text.tool_schemas import call_error, tool_schemas
+from worldmodel.text.tools.tool_schemas import call_error, tool_schemas
 
 Components = dict[str, float]
 """The named components of a step's reward, which is their sum."""

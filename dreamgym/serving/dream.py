@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dreamgym.build.environments import dreamable_tasks
 from dreamgym.build.episodes import read
 from dreamgym.build.experience import (
     fidelity_file,
@@ -17,9 +16,10 @@ from dreamgym.build.experience import (
     remedy_folder,
     uncertainty_gate,
 )
-from dreamgym.build.step_limit import step_limit
+from dreamgym.build.real.environments import dreamable_tasks
+from dreamgym.build.real.step_limit import step_limit
 from dreamgym.envs.dream import DreamEnv, UncertaintyGate
-from dreamgym.evaluation.episode_comparison import Recall, recall_from
+from dreamgym.evaluation.comparisons.episode_comparison import Recall, recall_from
 from dreamgym.run.directory import Run
 from worldmodel.data.records import Task
 from worldmodel.experience.base import CachingExperienceModel, ExperienceModel

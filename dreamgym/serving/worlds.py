@@ -15,7 +15,7 @@ import numpy as np
 from dreamgym.envs import base, limits, registry, restarting
 from dreamgym.envs.dream import DreamEnv, thoughts
 from dreamgym.envs.workers.env import process_env
-from dreamgym.evaluation.episode_comparison import recalled_view
+from dreamgym.evaluation.comparisons.episode_comparison import recalled_view
 from dreamgym.evaluation.state_text import as_lines
 from dreamgym.run.versions import VERSION
 from dreamgym.serving.dream import Dream

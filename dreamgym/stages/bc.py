@@ -8,7 +8,7 @@ vocabulary and the effects of actions; or, if `bc.init` says so, from its initia
 import sys
 from typing import Any
 
-from dreamgym.agent import early_experience as early
+from dreamgym.agent.early_experience import examples as early
 from dreamgym.build.episodes import demonstrations, imitated_episodes, read_names
 from dreamgym.build.models import fit_model, initial_policy, save_policy
 from dreamgym.config.settings import RunConfig

@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-from dreamgym.agent.branching import (
+from dreamgym.agent.early_experience.branching import (
     SAMPLES_PER_ALTERNATIVE,
     BranchingResult,
     branch,
@@ -13,8 +13,8 @@ from dreamgym.agent.branching import (
 from dreamgym.build import episodes as run_episodes
 from dreamgym.build import models
 from dreamgym.build.costs import uses_early_experience
-from dreamgym.build.dev_choice import warmstart_method
-from dreamgym.build.environments import make_env
+from dreamgym.build.real.dev_choice import warmstart_method
+from dreamgym.build.real.environments import make_env
 from dreamgym.config.settings import RunConfig
 from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run

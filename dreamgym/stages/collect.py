@@ -18,7 +18,6 @@ from dreamgym.agent.behavior import collect
 from dreamgym.agent.config import CollectConfig
 from dreamgym.build.budget import check_budget, check_recorded
 from dreamgym.build.costs import TRANSITION_BYTES
-from dreamgym.build.environments import make_env
 from dreamgym.build.episodes import (
     broken_counts,
     games_of,
@@ -26,7 +25,8 @@ from dreamgym.build.episodes import (
     sides_of,
     split_by_task,
 )
-from dreamgym.build.step_limit import (
+from dreamgym.build.real.environments import make_env
+from dreamgym.build.real.step_limit import (
     step_limit,
     step_limit_from_env,
     step_limit_from_episodes,

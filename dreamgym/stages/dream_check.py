@@ -14,13 +14,13 @@ from dreamgym.agent.rollout import Trajectory
 from dreamgym.agent.shield import valid_shield
 from dreamgym.build import chat as run_chat
 from dreamgym.build.costs import dream_cost
-from dreamgym.build.environments import (
+from dreamgym.build.experience import REMEDY, load_experience, read_scorecard
+from dreamgym.build.models import load_policy
+from dreamgym.build.real.environments import (
     dreamed_dev_games,
     play_dev_games,
     plays_dev_games,
 )
-from dreamgym.build.experience import REMEDY, load_experience, read_scorecard
-from dreamgym.build.models import load_policy
 from dreamgym.build.refit import can_refit, mend
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.dream_check import (

@@ -8,8 +8,8 @@ from typing import Any
 from dreamgym.agent.planning import PlanningPolicy
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.build.costs import games_cost, plan_cost
-from dreamgym.build.environments import NO_ENV, play_floor, play_test_games
 from dreamgym.build.planning import PLANNER, load_player, plan_of, plan_settings
+from dreamgym.build.real.environments import NO_ENV, play_floor, play_test_games
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.evaluate import summary
 from dreamgym.evaluation.report import counts_text

@@ -15,19 +15,6 @@ from dreamgym.agent.demonstrations import random_success
 from dreamgym.agent.policy import Policy
 from dreamgym.build import chat as run_chat
 from dreamgym.build.costs import dev_games, dream_cost, game_seconds
-from dreamgym.build.dev_choice import (
-    Choice,
-    compare_on_dev_games,
-    compare_with_start,
-    nothing_to_gain,
-    player_of,
-)
-from dreamgym.build.environments import (
-    dreamable_tasks,
-    play_dev_games,
-    plays_dev_games,
-    training_tasks,
-)
 from dreamgym.build.episodes import imitated_episodes, read
 from dreamgym.build.experience import load_experience, read_scorecard, remedy_folder
 from dreamgym.build.imitation import (
@@ -36,6 +23,19 @@ from dreamgym.build.imitation import (
     fit_demonstrations,
 )
 from dreamgym.build.models import load_policy, save_policy
+from dreamgym.build.real.dev_choice import (
+    Choice,
+    compare_on_dev_games,
+    compare_with_start,
+    nothing_to_gain,
+    player_of,
+)
+from dreamgym.build.real.environments import (
+    dreamable_tasks,
+    play_dev_games,
+    plays_dev_games,
+    training_tasks,
+)
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.dream_check import dev_metrics
 from dreamgym.evaluation.leading_numbers import is_trusted

@@ -4,7 +4,6 @@ from typing import Any
 
 from dreamgym.build import chat as run_chat
 from dreamgym.build.costs import dream_cost
-from dreamgym.build.environments import dreamed_dev_games
 from dreamgym.build.episodes import demonstrations
 from dreamgym.build.experience import (
     load_experience,
@@ -12,6 +11,7 @@ from dreamgym.build.experience import (
     remedy_folder,
 )
 from dreamgym.build.models import load_policy
+from dreamgym.build.real.environments import dreamed_dev_games
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.evaluate import summary
 from dreamgym.evaluation.off_policy import action_agreement

@@ -7,12 +7,6 @@ weights stay as they are, and no real step is taken but those of the dev games.
 from typing import Any
 
 from dreamgym.build.costs import dev_games, game_seconds, plan_cost
-from dreamgym.build.dev_choice import (
-    compare_on_dev_games,
-    nothing_to_gain,
-    player_of,
-)
-from dreamgym.build.environments import NO_ENV, play_dev_games, plays_dev_games
 from dreamgym.build.experience import read_scorecard
 from dreamgym.build.models import load_policy, save_policy
 from dreamgym.build.planning import (
@@ -22,6 +16,12 @@ from dreamgym.build.planning import (
     planning_policy,
     why_without_plan,
 )
+from dreamgym.build.real.dev_choice import (
+    compare_on_dev_games,
+    nothing_to_gain,
+    player_of,
+)
+from dreamgym.build.real.environments import NO_ENV, play_dev_games, plays_dev_games
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.dream_check import dev_metrics
 from dreamgym.evaluation.leading_numbers import is_trusted

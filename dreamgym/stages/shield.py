@@ -17,14 +17,14 @@ from dreamgym.agent.demonstrations import random_success
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.shield import AUTO
 from dreamgym.build.costs import dev_games, game_seconds
-from dreamgym.build.environments import (
+from dreamgym.build.episodes import read
+from dreamgym.build.models import load_policy
+from dreamgym.build.real.environments import (
     dev_game_steps,
     paired_dev_games,
     play_dev_games,
     plays_dev_games,
 )
-from dreamgym.build.episodes import read
-from dreamgym.build.models import load_policy
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.dream_check import dev_metrics
 from dreamgym.evaluation.statistics import percent

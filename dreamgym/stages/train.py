@@ -7,7 +7,6 @@ from typing import Any
 from curriculum.sampler import max_generated
 from dreamgym.agent.policy import Policy
 from dreamgym.build import chat as run_chat
-from dreamgym.build import environments
 from dreamgym.build import experience as run_experience
 from dreamgym.build.costs import (
     DREAMED_STEP,
@@ -18,13 +17,6 @@ from dreamgym.build.costs import (
     loop_memory,
     train_steps,
 )
-from dreamgym.build.dev_choice import compare_with_start, nothing_to_gain
-from dreamgym.build.environments import (
-    dev_game_steps,
-    dreamable_tasks,
-    play_dev_games,
-    plays_dev_games,
-)
 from dreamgym.build.episodes import read
 from dreamgym.build.experience import (
     load_experience,
@@ -33,7 +25,15 @@ from dreamgym.build.experience import (
 )
 from dreamgym.build.loop import real_evaluation, reinforce
 from dreamgym.build.models import load_policy, save_policy
-from dreamgym.build.step_limit import step_limit
+from dreamgym.build.real import environments
+from dreamgym.build.real.dev_choice import compare_with_start, nothing_to_gain
+from dreamgym.build.real.environments import (
+    dev_game_steps,
+    dreamable_tasks,
+    play_dev_games,
+    plays_dev_games,
+)
+from dreamgym.build.real.step_limit import step_limit
 from dreamgym.config.settings import RunConfig
 from dreamgym.envs.base import LOW_CONFIDENCE
 from dreamgym.envs.dream import DreamVectorEnv

@@ -11,7 +11,6 @@ import sys
 from typing import Any
 
 from dreamgym.agent.policy import Policy
-from dreamgym.build import environments
 from dreamgym.build import episodes as run_episodes
 from dreamgym.build.costs import (
     REAL_STEP,
@@ -22,16 +21,17 @@ from dreamgym.build.costs import (
     loop_steps,
     plan_cost,
 )
-from dreamgym.build.dev_choice import (
+from dreamgym.build.loop import reinforce
+from dreamgym.build.models import load_policy, save_policy
+from dreamgym.build.planning import why_without_plan
+from dreamgym.build.real import environments
+from dreamgym.build.real.dev_choice import (
     compare_on_dev_games,
     nothing_to_gain,
     player_of,
 )
-from dreamgym.build.loop import reinforce
-from dreamgym.build.models import load_policy, save_policy
-from dreamgym.build.planning import why_without_plan
-from dreamgym.build.real_iteration import iterate
-from dreamgym.build.step_limit import step_limit
+from dreamgym.build.real.real_iteration import iterate
+from dreamgym.build.real.step_limit import step_limit
 from dreamgym.config.budget import division
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.dream_check import dev_metrics

@@ -11,27 +11,27 @@ from typing import Any
 
 import numpy as np
 
-from dreamgym.agent import early_experience as early
 from dreamgym.agent.config import WarmstartConfig
-from dreamgym.agent.policy import Policy
-from dreamgym.agent.reflection import (
+from dreamgym.agent.early_experience import examples as early
+from dreamgym.agent.early_experience.reflection import (
     ReflectionCase,
     RuleWriter,
     reflection_cases,
     reflections,
 )
-from dreamgym.agent.reflection_writers import (
+from dreamgym.agent.early_experience.reflection_writers import (
     RejectionSamplingWriter,
     TeacherWriter,
     writer_examples,
 )
+from dreamgym.agent.policy import Policy
 from dreamgym.build import chat as run_chat
 from dreamgym.build import episodes as run_episodes
 from dreamgym.build import models
 from dreamgym.build.costs import dev_games, game_seconds, uses_early_experience
-from dreamgym.build.dev_choice import nothing_to_gain, warmstart_method
-from dreamgym.build.environments import play_dev_games, plays_dev_games
 from dreamgym.build.models import fit_model, load_policy, save_policy
+from dreamgym.build.real.dev_choice import nothing_to_gain, warmstart_method
+from dreamgym.build.real.environments import play_dev_games, plays_dev_games
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.dream_check import dev_metrics
 from dreamgym.evaluation.statistics import success_change

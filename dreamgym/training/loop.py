@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import jax
 import numpy as np
 
-from dreamgym.agent.early_experience import rollout_iwm_examples
+from dreamgym.agent.early_experience.examples import rollout_iwm_examples
 from dreamgym.agent.policy import Policy
 from dreamgym.envs.vector import VectorEnv, as_restorable
 from dreamgym.rl.update import Updater

@@ -6,7 +6,7 @@ import pytest
 from curriculum import renaming
 from curriculum.renaming import Renaming, with_renames
 from worldmodel.data.records import Task
-from worldmodel.text.tool_calls import Call, expected_calls
+from worldmodel.text.tools.tool_calls import Call, expected_calls
 
 
 def house(name, here, other, way, goal):

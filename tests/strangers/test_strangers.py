@@ -8,7 +8,7 @@ import pytest
 
 from dreamgym.envs import base, limits, registry
 from dreamgym.envs.contract import checker
-from dreamgym.envs.tools import ToolEnv
+from dreamgym.envs.tools.tool_env import ToolEnv
 
 HERE = Path(__file__).parent
 STRANGERS = {

@@ -14,7 +14,7 @@ from worldmodel.text import edits
 from worldmodel.text.identifiers import has_digit, is_number, words
 from worldmodel.text.number_changes import with_changes
 from worldmodel.text.prompts import number_text, outcome_of
-from worldmodel.text.tool_calls import read_action
+from worldmodel.text.tools.tool_calls import read_action
 
 MAX_ACTION_WORDS = 6
 """Words of an action that a trace quotes, at most."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dreamgym.agent.rollout import Trajectory
-from dreamgym.build import environments
+from dreamgym.build.real import environments
 from dreamgym.commands.results import paired_differences
 from dreamgym.evaluation import evaluate
 from dreamgym.evaluation.report import games_text, interval_text, percentage

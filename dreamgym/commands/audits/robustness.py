@@ -12,13 +12,13 @@ from typing import Any
 from curriculum.renaming import entities
 from dreamgym.agent import floors
 from dreamgym.agent.rollout import Trajectory
-from dreamgym.build.environments import (
+from dreamgym.build.real.environments import (
     TEST_SEED,
     make_env,
     play_test_games,
     test_tasks,
 )
-from dreamgym.build.step_limit import step_limit
+from dreamgym.build.real.step_limit import step_limit
 from dreamgym.envs import base
 from dreamgym.envs.perturbations import PERTURBATIONS, PerturbedEnv
 from dreamgym.evaluation import evaluate

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dreamgym.agent.rollout import Trajectory
-from dreamgym.build.environments import play_test_games, test_tasks
 from dreamgym.build.planning import PLANNER, load_player
+from dreamgym.build.real.environments import play_test_games, test_tasks
 from dreamgym.evaluation import evaluate
 from dreamgym.evaluation.report import percentage
 from dreamgym.evaluation.statistics import difference_text

@@ -11,8 +11,8 @@ from typing import Any
 
 from dreamgym.commands.studies.study import CELLS
 from dreamgym.commands.studies.study_file import VARIANT, Study, cells, config_of
+from dreamgym.evaluation.comparisons.step_factor import Played
 from dreamgym.evaluation.pages import step_curves
-from dreamgym.evaluation.step_factor import Played
 
 SEED, BUDGET = "seed", "budget.real_steps"
 

@@ -8,7 +8,7 @@ from typing import Any
 from dreamgym.envs import base
 from dreamgym.envs.contract.findings import Findings
 from dreamgym.envs.contract.player import NONSENSE, Player, Trace
-from dreamgym.envs.tools import ToolEnv
+from dreamgym.envs.tools.tool_env import ToolEnv
 from worldmodel.data.invalid_actions import error_only_change
 from worldmodel.data.records import Task
 

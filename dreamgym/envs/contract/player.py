@@ -24,7 +24,7 @@ from dreamgym.envs.contract.findings import Findings, difference
 from dreamgym.envs.failures import EnvironmentTimeout
 from dreamgym.envs.restarting import RESET_SECONDS, STEP_SECONDS
 from dreamgym.envs.spaces import MAX_CHARACTERS
-from dreamgym.envs.tools import ToolEnv
+from dreamgym.envs.tools.tool_env import ToolEnv
 from worldmodel.data.records import Task
 
 MAX_TIMEOUTS = 3

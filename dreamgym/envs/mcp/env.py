@@ -19,10 +19,10 @@ from typing import Any, ClassVar
 
 from dreamgym.envs.mcp.connection import McpSession, ToolError
 from dreamgym.envs.mcp.task_file import TaskFile, call_of, read_task_file
-from dreamgym.envs.tool_signatures import Signature
-from dreamgym.envs.tools import ToolEnv
+from dreamgym.envs.tools.signatures import Signature
+from dreamgym.envs.tools.tool_env import ToolEnv
 from worldmodel.data.records import Task
-from worldmodel.text.tool_calls import Call
+from worldmodel.text.tools.tool_calls import Call
 
 WORKSPACE = "/workspace"
 """The workspace as the agent and the file of tasks name it."""

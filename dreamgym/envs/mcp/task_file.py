@@ -23,7 +23,7 @@ from typing import Any
 
 from dreamgym.envs.base import SPLITS
 from worldmodel.data.records import Task
-from worldmodel.text.tool_calls import Call, read_action, read_call
+from worldmodel.text.tools.tool_calls import Call, read_action, read_call
 
 STEP_SECONDS = 30.0
 """Seconds that a call may take, where the file does not say."""

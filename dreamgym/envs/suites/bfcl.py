@@ -22,9 +22,9 @@ from typing import Any, ClassVar
 
 from dreamgym.envs.base import SPLITS
 from dreamgym.envs.suites.bfcl_apis import Apis, Scenario, read_scenarios
-from dreamgym.envs.tools import ToolEnv
+from dreamgym.envs.tools.tool_env import ToolEnv
 from worldmodel.data.records import Task
-from worldmodel.text.tool_calls import Call, write_call
+from worldmodel.text.tools.tool_calls import Call, write_call
 
 CATEGORIES = ("base", "miss_func", "miss_param", "long_context")
 """Parts of the data: as asked, with a tool that comes late, with a request that lacks

@@ -27,7 +27,7 @@ except ImportError as error:
         "other requirements, such as an old NumPy, are for running the leaderboard)"
     ) from error
 
-from dreamgym.envs.tool_signatures import Signature
+from dreamgym.envs.tools.signatures import Signature
 
 _DATA = Path(bfcl_eval.__file__).parent / "data"
 _TYPES = {"dict": "object", "float": "number", "tuple": "array"}

@@ -25,7 +25,7 @@ except ImportError as error:
 
 from dreamgym.envs.base import SPLITS
 from dreamgym.envs.sandbox import run_python
-from dreamgym.envs.tools import ToolEnv, tool
+from dreamgym.envs.tools.tool_env import ToolEnv, tool
 from worldmodel.data.records import Task
 
 TASKS = (

@@ -12,7 +12,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from dreamgym.evaluation.episode_comparison import LEGEND
+from dreamgym.evaluation.comparisons.episode_comparison import LEGEND
 
 
 def _column(lines: Sequence[Sequence[Any]], mark: str, end: str, same: bool) -> Table:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dreamgym.evaluation.bounds import says_something
-from dreamgym.evaluation.episode_comparison import LEGEND
+from dreamgym.evaluation.comparisons.episode_comparison import LEGEND
 from dreamgym.evaluation.leading_numbers import leading, verdict
 from dreamgym.evaluation.pages import page
 from dreamgym.evaluation.pages.curves import Curve, figures

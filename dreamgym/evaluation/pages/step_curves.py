@@ -14,9 +14,9 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib import ticker
 
+from dreamgym.evaluation.comparisons.step_factor import Factor, Played, real_step_factor
 from dreamgym.evaluation.report import save
 from dreamgym.evaluation.statistics import difference_text, paired_by_game, rate
-from dreamgym.evaluation.step_factor import Factor, Played, real_step_factor
 
 Curves = Mapping[str, Sequence[Played]]
 """By method, one entry for each budget, in their order."""

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from dreamgym.agent.attribution import attribute_action
-from dreamgym.agent.early_experience import demonstration_example
+from dreamgym.agent.early_experience.examples import demonstration_example
 from dreamgym.agent.policy import Situation
 from dreamgym.cli import main
 from dreamgym.commands.audits.attribution import explain_action, print_explanation

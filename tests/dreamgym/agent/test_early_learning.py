@@ -15,11 +15,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dreamgym.agent import early_experience as early
-from dreamgym.agent.branching import branch
 from dreamgym.agent.config import PolicyConfig
+from dreamgym.agent.early_experience.branching import branch
+from dreamgym.agent.early_experience import examples as early
+from dreamgym.agent.early_experience.reflection import (
+    RuleWriter,
+    reflection_cases,
+    reflections,
+)
 from dreamgym.agent.policy import Policy
-from dreamgym.agent.reflection import RuleWriter, reflection_cases, reflections
 from dreamgym.config.shapes import MODELS
 from tests import doubles
 from worldmodel.backbone.model import create

@@ -12,8 +12,8 @@ import jax
 import numpy as np
 import pytest
 
-from dreamgym.agent import early_experience as early
 from dreamgym.agent.config import PolicyConfig
+from dreamgym.agent.early_experience import examples as early
 from dreamgym.agent.policy import Policy, Situation
 from dreamgym.config.shapes import MODELS
 from worldmodel.backbone.model import create

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from dreamgym.agent.config import PolicyConfig
-from dreamgym.agent.early_experience import demonstration_example
+from dreamgym.agent.early_experience.examples import demonstration_example
 from dreamgym.agent.policy import Situation
 from tests import doubles
 from worldmodel.fitting import supervised

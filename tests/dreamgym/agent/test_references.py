@@ -1,6 +1,6 @@
 """Policies whose tokenizer has references: actions name things of the situation."""
 
-from dreamgym.agent import early_experience as early
+from dreamgym.agent.early_experience import examples as early
 from dreamgym.agent.policy import Policy, PolicyConfig
 from tests import doubles, helpers
 from worldmodel.data.records import Task

@@ -9,18 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dreamgym.agent.config import PolicyConfig
-from dreamgym.agent.early_experience import bc_examples
+from dreamgym.agent.early_experience.examples import bc_examples
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.strict_actions import strict_actions
 from worldmodel.backbone.config import ModelConfig
 from worldmodel.backbone.model import create, forward
 from worldmodel.data.records import Episode, Task, Transition
-from worldmodel.text.action_automaton import action_automaton
 from worldmodel.text.references import reference_rule
 from worldmodel.text.token_bytes import token_bytes
 from worldmodel.text.tokenizer import TextTokenizer
-from worldmodel.text.tool_calls import read_action, write_answer, write_call
-from worldmodel.text.tool_schemas import ToolSchema, call_error
+from worldmodel.text.tools.action_automaton import action_automaton
+from worldmodel.text.tools.tool_calls import read_action, write_answer, write_call
+from worldmodel.text.tools.tool_schemas import ToolSchema, call_error
 
 TOOLS = {
     tool.name: tool

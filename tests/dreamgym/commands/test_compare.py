@@ -9,7 +9,7 @@ import pytest
 from dreamgym import cli
 from dreamgym.commands.compare import compared
 from dreamgym.config.presets import preset
-from dreamgym.evaluation import run_comparison
+from dreamgym.evaluation.comparisons import run_comparison
 from dreamgym.run.directory import Run, RunError
 from tests import doubles
 from worldmodel.data.records import write_episodes

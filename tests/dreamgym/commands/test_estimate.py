@@ -9,7 +9,7 @@ import time
 import pytest
 
 from dreamgym.agent.config import BranchConfig, CollectConfig
-from dreamgym.build import timings
+from dreamgym.build.real import timings
 from dreamgym.cli import main
 from dreamgym.cli.estimate import print_estimate
 from dreamgym.commands import estimate

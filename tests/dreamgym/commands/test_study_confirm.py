@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from dreamgym import cli
-from dreamgym.build import environments
+from dreamgym.build.real import environments
 from dreamgym.commands.studies import study, study_file
 from dreamgym.run.stage import Late, Stage, StageTable
 from tests import doubles

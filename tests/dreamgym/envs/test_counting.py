@@ -2,7 +2,7 @@
 
 import pytest
 
-from dreamgym.agent.branching import branch
+from dreamgym.agent.early_experience.branching import branch
 from dreamgym.envs import base
 from dreamgym.envs.counting import BudgetSpent, CountedEnv, RealSteps
 from dreamgym.envs.vector import MAX_BROKEN_IN_A_ROW, RealVectorEnv

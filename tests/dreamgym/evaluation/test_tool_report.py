@@ -6,10 +6,10 @@ import pytest
 
 from dreamgym.agent import floors
 from dreamgym.envs import base
-from dreamgym.envs.tools import ToolEnv, tool
+from dreamgym.envs.tools.tool_env import ToolEnv, tool
 from dreamgym.evaluation.tool_report import tool_report, tool_tables
 from worldmodel.data.records import Task
-from worldmodel.text.tool_calls import write_answer
+from worldmodel.text.tools.tool_calls import write_answer
 
 PRICES = {"pear": 3, "plum": 5, "fig": 2, "kiwi": 4}
 GREETINGS = ("hello", "thanks", "bye", "good morning")

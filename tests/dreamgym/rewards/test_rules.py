@@ -16,7 +16,7 @@ from dreamgym.rewards.config import (
 from dreamgym.rewards.reward_function import RewardFunction
 from tests import helpers
 from worldmodel.data.records import Episode, Task, Transition
-from worldmodel.text.tool_calls import Call
+from worldmodel.text.tools.tool_calls import Call
 
 GOLD = {"tool": "weather_api", "arguments": {"city": "Paris", "date": "tomorrow"}}
 ON = RewardConfig(environment_weight=0.0, tools=ToolConfig(enabled=True))

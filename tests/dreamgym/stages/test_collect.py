@@ -12,7 +12,7 @@ from dreamgym.agent import behavior
 from dreamgym.agent.behavior import SOURCES
 from dreamgym.agent.config import CollectConfig
 from dreamgym.build import episodes as run_episodes
-from dreamgym.build.step_limit import step_limit, step_limit_from_episodes
+from dreamgym.build.real.step_limit import step_limit, step_limit_from_episodes
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.view import StageView

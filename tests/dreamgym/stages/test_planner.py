@@ -4,8 +4,9 @@ import pytest
 
 from dreamgym.agent.planning import PlanningPolicy
 from dreamgym.agent.rollout import Trajectory
-from dreamgym.build import environments, planning
+from dreamgym.build import planning
 from dreamgym.build.models import save_policy
+from dreamgym.build.real import environments
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run
 from dreamgym.run.view import StageView

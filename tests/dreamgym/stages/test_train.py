@@ -12,13 +12,13 @@ from curriculum.config import CurriculumConfig
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.build import loop as run_loop
 from dreamgym.build import loop_checkpoint
-from dreamgym.build.environments import dreamable_tasks
 from dreamgym.build.models import (
     MAX_ACTION_TOKENS,
     action_token_budget,
     load_policy,
     policy_config,
 )
+from dreamgym.build.real.environments import dreamable_tasks
 from dreamgym.config.presets import preset
 from dreamgym.config.stages import MemoryConfig, TrainConfig
 from dreamgym.envs.dream import DreamVectorEnv

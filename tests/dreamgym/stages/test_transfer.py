@@ -3,9 +3,9 @@
 import pytest
 
 from dreamgym.agent.rollout import Trajectory
-from dreamgym.build import dev_choice, environments
-from dreamgym.build.dev_choice import player_of
 from dreamgym.build.models import save_policy
+from dreamgym.build.real import dev_choice, environments
+from dreamgym.build.real.dev_choice import player_of
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run
 from dreamgym.run.view import StageView

@@ -10,10 +10,11 @@ import pytest
 from dreamgym.agent.config import WarmstartConfig
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.build import chat as run_chat
-from dreamgym.build import environments, models
 from dreamgym.build import episodes as run_episodes
+from dreamgym.build import models
 from dreamgym.build.chat import ServerLost
 from dreamgym.build.episodes import NAMES
+from dreamgym.build.real import environments
 from dreamgym.config.overrides import changed, changed_by
 from dreamgym.config.presets import preset
 from dreamgym.envs import registry

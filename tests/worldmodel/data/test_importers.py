@@ -17,7 +17,7 @@ from worldmodel.data.importers import (
     from_openai,
 )
 from worldmodel.data.json_reading import RecordError, Where
-from worldmodel.text.tool_calls import calls_option
+from worldmodel.text.tools.tool_calls import calls_option
 
 HERE = Where(Path("f.jsonl"), 1)
 

@@ -133,10 +133,12 @@ def test_robustness_compares_with_the_games_as_they_are(tmp_path, monkeypatch):
     path.parent.mkdir(parents=True)
     path.write_text("{}")
     policy = doubles.Scripted(lambda _, __, state: doubles.plan(sorted_state(state))[0])
-    monkeypatch.setattr("dreamgym.build.environments.load_player", lambda *_: policy)
+    monkeypatch.setattr(
+        "dreamgym.build.real.environments.load_player", lambda *_: policy
+    )
     monkeypatch.setattr(command, "test_tasks", lambda _: list(TASKS))
     monkeypatch.setattr(command, "step_limit", lambda _: 14)
-    monkeypatch.setattr("dreamgym.build.environments.step_limit", lambda _: 14)
+    monkeypatch.setattr("dreamgym.build.real.environments.step_limit", lambda _: 14)
     result = command.robustness(run, [], ["order", "lost"], 0.9)
     kinds = result["kinds"]
     assert list(kinds) == ["identity", "order", "lost"]

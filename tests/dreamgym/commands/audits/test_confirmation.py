@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from dreamgym.build import environments
+from dreamgym.build.real import environments
 from dreamgym.cli import main
 from dreamgym.commands.audits import confirmation
 from dreamgym.config.presets import preset

@@ -9,7 +9,7 @@ import pytest
 from dreamgym.envs import base
 from dreamgym.envs.base import TextEnv
 from dreamgym.envs.contract import checker
-from dreamgym.envs.tools import ToolEnv, tool
+from dreamgym.envs.tools.tool_env import ToolEnv, tool
 from tests import doubles
 from tests.dreamgym.envs.contract.common import checked, named
 from worldmodel.data.records import Task

@@ -9,7 +9,7 @@ import pytest
 
 from dreamgym.envs import base
 from dreamgym.envs.contract import checker, texts
-from dreamgym.envs.tools import ToolEnv, tool
+from dreamgym.envs.tools.tool_env import ToolEnv, tool
 from tests import doubles
 from tests.dreamgym.envs.contract.common import SharedState
 from worldmodel.data.records import Task

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from dreamgym.evaluation.episode_comparison import LEGEND
+from dreamgym.evaluation.comparisons.episode_comparison import LEGEND
 from dreamgym.evaluation.pages import page, run_page, scorecard_page
 from tests.dreamgym.evaluation import hostile
 from tests.dreamgym.evaluation.pages import test_run_page

@@ -2,7 +2,9 @@
 
 import re
 
-from dreamgym.evaluation.episode_comparison import episode_view
+from tests.dreamgym.evaluation.test_episode_comparison import EPISODE, steps
+
+from dreamgym.evaluation.comparisons.episode_comparison import episode_view
 from dreamgym.evaluation.pages import run_page
 from dreamgym.evaluation.pages.run_page import RunFacts
 from dreamgym.evaluation.state_text import as_lines
@@ -10,7 +12,6 @@ from tests.dreamgym.evaluation.hostile import ATTACK
 from tests.dreamgym.evaluation.pages.test_curves import LOOP
 from tests.dreamgym.evaluation.pages.test_page import Tags
 from tests.dreamgym.evaluation.pages.test_scorecard_page import card
-from tests.dreamgym.evaluation.test_episode_comparison import EPISODE, steps
 from tests.dreamgym.evaluation.test_report import results, row
 
 

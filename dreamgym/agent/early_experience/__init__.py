@@ -1,0 +1,1 @@
+"""Early experience: branches of demonstrations, and what is learned from them."""

@@ -1,0 +1,231 @@
+"""Early experience: examples to learn from before any reward (arXiv:2510.08558).
+
+expert episodes, branches, thoughts -> examples of behavior cloning (BC, Eq. 1),
+implicit world modelling (IWM, Eq. 3) and self-reflection (SR, Eq. 4). Branches come
+from branching.py, thoughts from reflection.py. Outcomes shape a thought when it is
+written; the policy never sees them.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from dreamgym.agent.early_experience.reflection import ReflectionCase
+from dreamgym.agent.policy import Policy, Situation
+from dreamgym.agent.rollout import Trajectory
+from worldmodel.data.records import Branch, Episode, Task, Transition
+from worldmodel.fitting import supervised
+from worldmodel.fitting.batches import Example
+from worldmodel.fitting.config import FitConfig
+from worldmodel.reasoning.rule import annotate, explain, has_status_line
+from worldmodel.text import prompts
+from worldmodel.text.names import MAX_DRAWS, Groups, with_exchanged_names
+
+
+def draws(
+    fit: FitConfig, examples: Sequence[Example], names: Mapping[str, Groups]
+) -> int:
+    """Return how many draws of names the examples of a fit should have.
+
+    One where no names stand for each other, else as many as the fit reads once, at most
+    MAX_DRAWS.
+    """
+    return min(supervised.epochs_read(fit, examples), MAX_DRAWS) if names else 1
+
+
+def bc_examples(
+    policy: Policy,
+    episodes: Sequence[Episode],
+    *,
+    draws: int = 1,
+    names: Mapping[str, Groups] | None = None,
+) -> list[Example]:
+    """Return the examples of -log p(expert action | state), Eq. 1.
+
+    Equal examples of a task are one example: otherwise the first steps of a task that
+    is demonstrated more than once would count more than its later ones. Of each
+    there are as many `draws`: of the names that stand for each other (text/names.py),
+    where there are any. A policy that thinks (`thought_tokens`)
+    learns a step with the thought that was recorded, or with an empty one. For a policy
+    that reads valid actions, a step that has some is an example with them, and one
+    without: the dream lists none.
+    """
+    examples: dict[tuple, Example] = {}
+    drawn = (
+        (e, draw)
+        for draw in range(draws)
+        for e in with_exchanged_names(episodes, names or {}, draw=draw)
+    )
+    for e, draw in drawn:
+        for index, t in enumerate(e.transitions):
+            situation = Situation.at_step(e.task, e.transitions, index)
+            visible = policy.visible_past(situation.past, situation.past_states)
+            listed = t.valid_actions[: policy.config.admissible_actions]
+            thought = t.thought if policy.config.thought_tokens else None
+            step = (visible, t.state, t.action, thought)
+            for valid_actions in dict.fromkeys(((), listed)):
+                examples.setdefault(
+                    (e.task.id, *step, draw, valid_actions),
+                    demonstration_example(
+                        policy,
+                        situation._replace(valid_actions=valid_actions),
+                        t.action,
+                        thought,
+                    ),
+                )
+    return list(examples.values())
+
+
+def demonstration_example(
+    policy: Policy,
+    situation: Situation,
+    action: str,
+    thought: str | None = None,
+) -> Example:
+    """Return a given action (and thought) as a target, in the context of the policy.
+
+    A policy that thinks without being given a thought learns an empty one. Where it
+    does not think, a thought is an auxiliary target: it is never written at play.
+    """
+    context = policy.context(*situation[:5])
+    tok = policy.tokenizer_in(*situation[:5])
+    thinks = policy.config.thought_tokens > 0
+    turn = prompts.turn_ids(tok, action, thought, thinks=thinks)
+    ids = [*context, *turn]
+    mask = [False] * len(context) + [True] * len(turn)
+    if thinks or thought is None:
+        mask[len(context)] = False  # `why` or `action` is forced when the policy acts
+    return Example(ids, mask, [0] * len(ids))
+
+
+def iwm_examples(
+    policy: Policy,
+    episodes: Sequence[Episode],
+    branches: Sequence[Branch],
+    *,
+    reasoning: bool = False,
+) -> list[Example]:
+    """Return the examples of -log p(next state | state, action), Eq. 3.
+
+    The transitions are those of the experts and of the branches. With `reasoning` the
+    target is -log p(reasoning, next state | state, action): a transition that has no
+    trace gets one by rule.
+    """
+    out: list[Example] = []
+    for e in episodes:
+        steps = annotate(e).transitions if reasoning else e.transitions
+        which = range(len(steps))
+        out += _next_states(policy, e.task, steps, which, reasoning=reasoning)
+    by_id = {e.id: e for e in episodes}
+    for b in branches:
+        e = by_id[b.episode]
+        # In the state of the expert's step, and so with its list of actions.
+        listed = e.transitions[b.step].valid_actions
+        t = dataclasses.replace(b.transition, valid_actions=listed)
+        if reasoning and not t.reasoning:
+            trace = explain(t, status=has_status_line(e))
+            t = dataclasses.replace(t, reasoning=trace)
+        steps = (*e.transitions[: b.step], t)
+        out += _next_states(policy, e.task, steps, [b.step], reasoning=reasoning)
+    return out
+
+
+def iwm_fit(
+    fit: FitConfig, steps: int, *, learning_rate_factor: float, warmup_steps: int
+) -> FitConfig:
+    """Return the fit of implicit world modelling, from that of behaviour cloning.
+
+    Its loss is on the targets alone, whatever the weight of the context: the context of
+    a next state holds the alternative action, which must not be imitated. It takes few
+    updates, which must not all lie in the warm-up of a longer fit.
+    """
+    optimizer = dataclasses.replace(
+        fit.optimizer,
+        learning_rate=learning_rate_factor * fit.optimizer.learning_rate,
+        warmup_steps=warmup_steps,
+    )
+    return dataclasses.replace(
+        fit, steps=steps, context_loss_weight=0.0, optimizer=optimizer
+    )
+
+
+def _next_states(
+    policy: Policy,
+    task: Task,
+    steps: Sequence[Transition],
+    which: Sequence[int],
+    *,
+    reasoning: bool = False,
+) -> list[Example]:
+    """Return the effects of the steps at indices `which` as examples.
+
+    The effect stands behind the action, in the same context that the policy acts in, so
+    that what it learns of consequences is learned where it decides. With `reasoning`
+    the trace of a step stands before its effect, and is a target, too.
+    """
+    out = []
+    for i in which:
+        t, situation = steps[i], Situation.at_step(task, steps, i)
+        tok = policy.tokenizer_in(*situation[:5])
+        context = policy.context(*situation[:5])
+        thinks = policy.config.thought_tokens > 0
+        context += prompts.turn_ids(tok, t.action, thinks=thinks)
+        effect = [*prompts.effect_ids(tok, t.state, t.next_state), tok.control("end")]
+        if reasoning:
+            effect = [tok.control("think"), *tok.encode(t.reasoning or ""), *effect]
+        # The token that opens a target is the same in all of them: nothing to learn.
+        mask = [False] * (len(context) + 1) + [True] * (len(effect) - 1)
+        out.append(Example(context + effect, mask, [1] * len(mask)))
+    return out
+
+
+def rollout_iwm_examples(
+    policy: Policy, trajectories: Sequence[Trajectory], *, max_examples: int, seed: int
+) -> list[Example]:
+    """Return the examples of Eq. 3 on the policy's rollouts, an auxiliary loss of RL.
+
+    Equal transitions, of which a group of rollouts has many, are one example with the
+    sum of their weights. Of the distinct ones `max_examples` are drawn by `seed`. A
+    step at which the environment failed has no next state, and is left out.
+    """
+    distinct: dict[tuple[int, ...], Example] = {}
+    for t in trajectories:
+        steps = t.episode.transitions
+        if t.error is not None:
+            steps = steps[:-1]
+        for e in _next_states(policy, t.episode.task, steps, range(len(steps))):
+            key = tuple(e.ids)
+            previous = distinct.get(key, e._replace(weight=0.0))
+            assert isinstance(previous.weight, float)
+            distinct[key] = previous._replace(weight=previous.weight + 1.0)
+    examples = list(distinct.values())
+    order = np.random.default_rng(seed).permutation(len(examples))[:max_examples]
+    return [examples[i] for i in sorted(order)]
+
+
+def sr_examples(
+    policy: Policy,
+    cases: Sequence[ReflectionCase],
+    thoughts: Sequence[str | None],
+    *,
+    copies: int = 1,
+) -> list[Example]:
+    """Return the examples of -log p(thought, expert action | state), Eq. 4.
+
+    Of each there are as many `copies`: as many as there are draws of a demonstration.
+    Cases without a thought are left out. For a policy that acts without thoughts
+    (`thought_tokens` 0) this is an auxiliary loss on the same weights. A policy that
+    acts with thoughts learns here how to think; its action then depends on its thought.
+    """
+    return [
+        demonstration_example(
+            policy,
+            c.situation,
+            c.expert.action,
+            thought,
+        )
+        for _ in range(copies)
+        for c, thought in zip(cases, thoughts, strict=True)
+        if thought is not None
+    ]

@@ -1,0 +1,1 @@
+"""The real environments of a run: opened, counted, limited, timed and played."""

@@ -1,0 +1,203 @@
+"""The choice between a trained policy and the one that its training began at."""
+
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dreamgym.agent.planning import PlanningPolicy
+from dreamgym.agent.policy import Policy
+from dreamgym.agent.rollout import Trajectory
+from dreamgym.build.experience import remedy_folder
+from dreamgym.build.real.environments import (
+    dev_games,
+    dreamed_dev_games,
+    paired_dev_games,
+    play_dev_games,
+    plays_dev_games,
+)
+from dreamgym.evaluation.dream_check import dev_metrics
+from dreamgym.evaluation.statistics import success_change
+from dreamgym.run.directory import Run
+from dreamgym.training.selection import destroyed_families, is_better, wins_all
+from worldmodel.experience.base import CachingExperienceModel
+
+Metrics = Mapping[str, Any]
+
+
+class Choice(NamedTuple):
+    """Whether the trained policy is kept, what a marker says of it, and its metrics.
+
+    `metrics` has the metrics of the kept policy on dev tasks, `real` and `dreamed` as
+    far as they are known.
+    """
+
+    better: bool
+    numbers: dict[str, Any]
+    metrics: dict[str, Metrics]
+
+
+def compare_with_start(
+    run: Run,
+    name: str,
+    policy: Policy,
+    start: Mapping[str, Metrics],
+    start_name: str,
+    experience: CachingExperienceModel | None,
+    real_metrics: Callable[[], Metrics | None] | None = None,
+    *,
+    standard_errors: float = 0.0,
+) -> Choice:
+    """Compare the policy `name` with the policy `start_name`, where it began.
+
+    By real dev games, where it must be better; without an environment, or where a
+    budget has no real steps left, by success in the dream, which must have risen by
+    `dream_check.margin`. With neither, the trained policy is kept.
+
+    Args:
+      start: the metrics of the policy it began at, `real` and `dreamed`.
+      real_metrics: returns the metrics of real dev games, None where there are none;
+        without it they are played here.
+      standard_errors: by how many it must win more of real dev games (`is_better`).
+    """
+    real: Metrics | None = None
+    if real_metrics is not None:
+        real = real_metrics()
+    elif plays_dev_games(run, name):
+        real = dev_metrics(play_dev_games(run, name, policy))
+    if real is not None:
+        side, where, after = "real", "real dev games", real
+        before = start.get("real", {})
+        better = is_better(after, before, standard_errors=standard_errors)
+    elif experience is not None:
+        side, where = "dreamed", "dev tasks in the dream"
+        before = start.get("dreamed", {})
+        folder = remedy_folder(run)
+        after = dev_metrics(dreamed_dev_games(run, experience, policy, folder))
+        threshold = before.get("real_success", 0.0) + run.config.dream_check.margin
+        better = after.get("real_success", 0.0) > threshold
+    else:
+        return Choice(True, {}, dict(start))
+    rates = {
+        "dev_success_before": before.get("real_success"),
+        "dev_success_after": after.get("real_success"),
+    }
+    if better:
+        return Choice(True, rates | {"kept": name}, {**start, side: after})
+    change = success_change(
+        rates["dev_success_after"],
+        rates["dev_success_before"],
+        destroyed_families(after, before),
+    )
+    if standard_errors and side == "real" and is_better(after, before):
+        change += ", less than one standard error more"
+    note = f"it did not help, so the policy is {start_name}: of the {where} {change}"
+    print(f"{name}: {note}", file=sys.stderr)
+    return Choice(False, rates | {"kept": start_name, "choice": note}, dict(start))
+
+
+def warmstart_method(run: Run) -> str:
+    """Return the run's method of early experience, also where it is "auto"."""
+    return run.config.warmstart.method_with(dev_games(run))
+
+
+def nothing_to_gain(
+    run: Run, metrics: Metrics, policy: str, what: str
+) -> dict[str, Any] | None:
+    """Return what a marker says where a policy wins all its real dev games, else None.
+
+    Whatever is trained from it could not be seen to be better. `dream_check.force` goes
+    on all the same.
+
+    Args:
+      metrics: those of the real dev games of the policy, by `dev_metrics`.
+      policy: the name of the policy, which is kept.
+      what: says in the note what is left out, such as "not fine-tuned".
+    """
+    if run.config.dream_check.force or not wins_all(metrics):
+        return None
+    note = f"{what}: there is nothing to gain, {policy} wins all real dev games"
+    return {"nothing_to_gain": True, "kept": policy, "note": note}
+
+
+Player = tuple[str, Policy | PlanningPolicy]
+"""Whoever plays dev games: the name of their record, and the policy."""
+
+
+def compare_on_dev_games(
+    run: Run,
+    before: Player,
+    after: Player,
+    *,
+    start: str,
+    what: str,
+    expected_better: bool = False,
+    standard_errors: float = 1.0,
+) -> dict[str, Any]:
+    """Compare two players on real dev games; return what a marker says of the choice.
+
+    `kept` is the name of the second one if it is better, else `start`, with a `note`.
+    Empty where no dev games are played, or a budget has no real steps left for them.
+
+    Args:
+      start: the policy that is kept otherwise.
+      what: names in the note what did not help, such as "fine-tuning".
+      expected_better: whether something else speaks for the second one: then it is kept
+        unless it is worse by more than so many `standard_errors` of the paired
+        difference, or destroys a family's success.
+    """
+    if not plays_dev_games(run, before[0], after[0]):
+        return {}
+    games = paired_dev_games(run, before, after)
+    first, second = map(dev_metrics, games)
+    success_before, success_after = (m.get("real_success") for m in (first, second))
+    numbers = {
+        "dev_success_before": success_before,
+        "dev_success_after": success_after,
+    }
+    destroyed = destroyed_families(second, first)
+    accepts = expected_better and not destroyed
+    accepts = accepts and not _is_worse(*games, standard_errors=standard_errors)
+    if accepts or is_better(second, first):
+        return numbers | {"kept": after[0]}
+    change = success_change(success_after, success_before, destroyed)
+    note = f"{what} did not help, so it is {start}: of the real dev games {change}"
+    print(f"{after[0]}: {note}", file=sys.stderr)
+    return numbers | {"kept": start, "note": note}
+
+
+def _is_worse(
+    before: Sequence[Trajectory],
+    after: Sequence[Trajectory],
+    *,
+    standard_errors: float,
+) -> bool:
+    """Return whether games were lost by more than so many errors of the difference.
+
+    The games are paired. With fewer than two that are scored in both, it is worse.
+    """
+    differences = [
+        float(bool(b.episode.success)) - float(bool(a.episode.success))
+        for a, b in zip(before, after, strict=True)
+        if a.error is None and b.error is None
+    ]
+    if len(differences) < 2:
+        return True
+    error = float(np.std(differences, ddof=1)) / math.sqrt(len(differences))
+    # The margin is for one pair that differs: there both are equal up to rounding.
+    return float(np.mean(differences)) < -standard_errors * error - 1e-9
+
+
+def player_of(run: Run, policy: str) -> str:
+    """Return the name under which a policy's dev games are played, mostly already.
+
+    A stage that kept no policy of its own names the one that it kept.
+    """
+    stages = {"dream": "train"}
+    while True:
+        name = run.numbers(stages.get(policy, policy)).get("kept", policy)
+        if name == policy:
+            return policy
+        policy = name

@@ -1,0 +1,439 @@
+"""Real environments of a run, and the test tasks that policies play there."""
+
+import contextlib
+import functools
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+
+from dreamgym.agent import floors
+from dreamgym.agent.planning import PlanningPolicy
+from dreamgym.agent.policy import Policy
+from dreamgym.agent.rollout import Trajectory
+from dreamgym.build.experience import REMEDY, uncertainty_gate
+from dreamgym.build.planning import load_player, planning_session
+from dreamgym.build.real.step_limit import step_limit
+from dreamgym.config import budget
+from dreamgym.config.stages import EnvConfig
+from dreamgym.envs import base, registry, restarting, vector
+from dreamgym.envs.counting import CountedEnv, RealSteps
+from dreamgym.envs.dream import DreamVectorEnv
+from dreamgym.envs.restarting import RestartingEnv
+from dreamgym.envs.workers.env import process_env, ray_env
+from dreamgym.evaluation import evaluate
+from dreamgym.run.directory import Run, RunError
+from dreamgym.run.display import progress_bar
+from worldmodel.data.records import Task, read_episodes, write_episodes
+from worldmodel.experience.base import ExperienceModel
+
+NO_ENV = "skipped: no environment (give --env to run the real stages)"
+
+TEST_SEED = 7
+"""Added to the run's seed where test tasks are played: the same for all policies."""
+
+
+def make_env(run: Run) -> gymnasium.Env:
+    """Return the run's environment, its steps counted for the stage that runs."""
+    return open_counted(run.config.env, run.real_steps)
+
+
+def open_counted(config: EnvConfig, steps: RealSteps) -> RestartingEnv:
+    """Return the environment of these settings, its steps counted."""
+    return restarting.open_env(
+        config.id, lambda env: CountedEnv(env, steps), instance_maker(config)
+    )
+
+
+def instance_maker(config: EnvConfig) -> Callable[[str], gymnasium.Env]:
+    """Return what makes an environment of a name: here, or in a worker."""
+    if not config.workers:
+        return registry.make
+    if config.fleet == "ray":
+        memory, cpus = config.worker_memory_gb, config.worker_cpus
+        return functools.partial(ray_env, memory_gb=memory, cpus=cpus)
+    return functools.partial(process_env, memory_gb=config.worker_memory_gb)
+
+
+@contextlib.contextmanager
+def open_env(run: Run) -> Iterator[gymnasium.Env | None]:
+    """Open the run's environment for a `with` block; yield None if it has none."""
+    if not run.config.env.id:
+        yield None
+        return
+    with contextlib.closing(make_env(run)) as env:
+        yield env
+
+
+def real_envs(
+    run: Run,
+    slots: int | None = None,
+    make: Callable[[], gymnasium.Env] | None = None,
+) -> vector.RealVectorEnv:
+    """Return up to `slots` copies of the run's environment as one batch.
+
+    `make` makes a copy; by default it is `make_env`.
+    """
+    c = run.config.env
+    copies = min(c.num_envs, c.workers) if c.workers else c.num_envs
+    copies = copies if slots is None else min(slots, copies)
+    make, limit = (lambda: make_env(run)) if make is None else make, step_limit(run)
+    if c.workers:  # as many as were asked for, however slowly they start
+        return vector.RealVectorEnv([make()], max_steps=limit, make=make, size=copies)
+    return vector.RealVectorEnv.growing(make, limit=copies, max_steps=limit)
+
+
+def test_tasks(run: Run) -> list[Task]:
+    """Return the test tasks: the same for all policies, and none of them collected.
+
+    Raises:
+      RunError: the environment has no test task, or one that was collected.
+      ConnectionError: the environment could not start any of them.
+    """
+    return _tasks(run, 0, run.config.evaluate.tasks)
+
+
+def confirmation_tasks(run: Run, first: int, count: int) -> list[Task]:
+    """Return at most `count` test tasks after the `first`, to confirm a selection.
+
+    A policy or setting that was selected on the first test tasks looks better on them
+    than it is; these tasks took no part in the selection.
+
+    Raises:
+      RunError: the environment has no more, or one that was collected.
+    """
+    return _tasks(run, first, first + count)
+
+
+def _tasks(run: Run, first: int, end: int) -> list[Task]:
+    env = make_env(run)
+    try:
+        tasks = base.tasks_of(env, run.config.env.id, "test", end)
+        startable = base.begin_all(env, tasks[first:])
+    finally:
+        env.close()
+    if not startable and first:
+        have = f"{run.config.env.id} has {len(tasks)} test games"
+        raise RunError(f"{have}, and none to play after the first {first}")
+    # Checked against the episodes themselves: an environment may list a task in two
+    # splits, and a score on it would measure memory.
+    collected_ids = {e.task.id for e in read_episodes(run.path("episodes.jsonl"))}
+    if not startable or any(t.id in collected_ids for t in startable):
+        raise RunError("test tasks must exist and must not be among the collected")
+    return startable
+
+
+def play_test_games(
+    run: Run,
+    policy: str,
+    tasks: Sequence[Task] | None = None,
+    folder: str = "test",
+    make: Callable[[], gymnasium.Env] | None = None,
+    player: Policy | PlanningPolicy | None = None,
+) -> list[Trajectory]:
+    """Play test tasks with a policy; return the trajectories.
+
+    By default these are the run's test tasks, recorded in test/POLICY.jsonl. A file
+    that holds exactly these tasks is not played again. `make` makes the environment,
+    and `player` plays in place of the run's policy of this name.
+
+    Raises:
+      EnvironmentDown: the environment failed in every episode; no file is written.
+    """
+    path = run.path(f"{folder}/{policy}.jsonl")
+    tasks = test_tasks(run) if tasks is None else tasks
+    if not _has_played(path, tasks):
+        player = load_player(run, policy) if player is None else player
+        envs = real_envs(run, make=make)
+        try:
+            with (
+                planning_session(player),
+                progress_bar(len(tasks), f"evaluate {policy}", "episode") as show,
+            ):
+                played = evaluate.play(
+                    player,
+                    envs,
+                    tasks,
+                    seed=run.config.seed + TEST_SEED,
+                    temperature=run.config.evaluate.temperature,
+                    progress=lambda done, _: show(done),
+                )
+        finally:
+            envs.close()
+        _check_some_scored(run, played, f"the policy {policy!r}")
+        write_episodes(path, [t.episode for t in played])
+    return evaluate.trajectories(path)
+
+
+def _check_some_scored(run: Run, played: Sequence[Trajectory], player: str) -> None:
+    """Refuse games of which none could be scored.
+
+    An environment that is down must not end as a finished stage without a scored game,
+    which no later call would repeat.
+
+    Raises:
+      EnvironmentDown: there are games, and all broke.
+    """
+    if played and all(t.error is not None for t in played):
+        raise restarting.environment_down(
+            run.config.env.id,
+            f"{len(played)} games of {player}",
+            [t.error for t in played if t.error is not None],
+        )
+
+
+def dev_games(run: Run) -> int:
+    """Return the number of real dev tasks of one evaluation; 0 if none are played.
+
+    A budget may pay for fewer than the settings ask for.
+    """
+    c = run.config
+    if not c.env.id or not c.train.monitor.real_eval_every:
+        return 0
+    games = c.train.monitor.real_eval_tasks
+    if not c.budget.real_steps:
+        return games
+    collected = int(run.numbers("collect").get("real_transitions", 0))
+    return budget.dev_games(c.budget, collected, _dev_game_steps(run), games)
+
+
+def _dev_game_steps(run: Run) -> float | int:
+    """Return the steps that are planned for a dev game, by the collected ones."""
+    numbers, limit = run.numbers("collect"), step_limit(run)
+    episodes = numbers.get("dev_episodes", 0)
+    if not episodes:
+        return limit
+    return budget.dev_game_steps(numbers["dev_transitions"] / episodes, limit)
+
+
+def plays_dev_games(run: Run, *names: str) -> bool:
+    """Return whether real dev tasks select between the run's policies.
+
+    With `names`, whether the stage has the real steps that are planned for those of
+    these players that have not played yet.
+    """
+    if not dev_games(run):
+        return False
+    left = run.real_steps.left
+    return left is None or dev_game_steps(run, *names) <= left
+
+
+def dev_game_steps(run: Run, *names: str, later: int = 0) -> int:
+    """Return the real steps that are planned for the dev tasks of these players.
+
+    Players that have played already take none. `later` is the number of players of
+    later stages, which have not.
+    """
+    new = [n for n in names if not run.path(f"dev_games/{n}.jsonl").is_file()]
+    return (len(new) + later) * math.ceil(dev_games(run) * _dev_game_steps(run))
+
+
+def dev_tasks(run: Run) -> list[Task]:
+    """Return the real dev tasks by which the run's policies are selected, started.
+
+    Raises:
+      RunError: the environment has none.
+    """
+    name = run.config.env.id
+    with contextlib.closing(make_env(run)) as env:
+        games = base.tasks_of(env, name, "dev", dev_games(run))
+        if not games:
+            raise RunError(f"train.monitor.real_eval_every: {name!r} has no dev task")
+        return base.begin_all(env, games)
+
+
+def training_tasks(run: Run, collected: Sequence[Task], fresh: int) -> list[Task]:
+    """Return the tasks that rollouts begin at: the collected and `fresh` other ones."""
+    name = run.config.env.id
+    tasks = list({t.id: t for t in collected}.values())
+    if not fresh or not name:
+        return tasks
+    collected_ids = {t.id for t in tasks}
+    with contextlib.closing(make_env(run)) as env:
+        listed = base.tasks_of(env, name, "train", len(tasks) + fresh)
+        others = [t for t in listed if t.id not in collected_ids][:fresh]
+        return [*tasks, *base.begin_all(env, others)]
+
+
+def dreamable_tasks(tasks: Sequence[Task]) -> list[Task]:
+    """Return the tasks that a dream can begin; says how many it cannot.
+
+    Raises:
+      RunError: none of them has a first state.
+    """
+    startable = [t for t in tasks if t.initial_state]
+    if not startable:
+        raise RunError("no task to dream of: all recorded episodes begin empty")
+    if num_excluded := len(tasks) - len(startable):
+        print(
+            f"{num_excluded} tasks begin with an empty state and are not dreamed of",
+            file=sys.stderr,
+        )
+    return startable
+
+
+def play_dev_tasks(
+    run: Run,
+    policy: Policy | PlanningPolicy,
+    envs: vector.VectorEnv,
+    tasks: Sequence[Task],
+    max_transitions: int | None = None,
+) -> list[Trajectory]:
+    """Play dev tasks in the dream or the real environment, with common random numbers.
+
+    All policies use the same sampling noise, which makes them easier to compare. The
+    last tasks are missing where `max_transitions` steps might not be enough for them.
+    """
+    return evaluate.play(
+        policy,
+        envs,
+        tasks,
+        seed=run.config.seed + 11,
+        temperature=run.config.evaluate.temperature,
+        max_transitions=max_transitions,
+    )
+
+
+def play_dev_games(
+    run: Run, name: str, policy: Policy | PlanningPolicy
+) -> list[Trajectory]:
+    """Play the run's dev tasks in the real environment; return the trajectories.
+
+    They are recorded in dev_games/NAME.jsonl. A file that holds exactly these tasks is
+    not played again. Where a budget ends, the last tasks are missing, in the file, too.
+    """
+    return _play_once(run, run.path(f"dev_games/{name}.jsonl"), policy, dev_tasks(run))
+
+
+def paired_dev_games(
+    run: Run,
+    before: tuple[str, Policy | PlanningPolicy],
+    after: tuple[str, Policy | PlanningPolicy],
+) -> tuple[list[Trajectory], list[Trajectory]]:
+    """Play the run's dev tasks with two players, given by name and policy.
+
+    Returns the trajectories of the tasks that both have played: where a budget ends,
+    one of them may lack the last tasks.
+    """
+    a, b = (play_dev_games(run, name, policy) for name, policy in (before, after))
+    count = min(len(a), len(b))
+    return a[:count], b[:count]
+
+
+def play_train_games(run: Run, policy: Policy, count: int) -> None:
+    """Play train tasks that were collected; record them in remedy/episodes.jsonl.
+
+    They are drawn by the run's seed, as many as a budget pays for. What was played
+    before an interruption is kept.
+    """
+    path, left = run.path(f"{REMEDY}/episodes.jsonl"), run.real_steps.left
+    if path.is_file():
+        return
+    if left is not None:
+        count = min(count, left // step_limit(run))
+    if not count:
+        return
+    collected = read_episodes(run.path("episodes.jsonl"))
+    tasks = list({e.task.id: e.task for e in collected}.values())
+    order = np.random.default_rng(run.config.seed + 13).permutation(len(tasks))
+    chosen = [tasks[i] for i in order[:count]]
+    _play_once(run, path, policy, chosen)
+
+
+def _play_once(
+    run: Run, path: Path, policy: Policy | PlanningPolicy, tasks: Sequence[Task]
+) -> list[Trajectory]:
+    left = run.real_steps.left
+    if not _has_played(path, tasks, may_lack_last=left is not None):
+        with (
+            planning_session(policy),
+            contextlib.closing(real_envs(run, len(tasks))) as envs,
+        ):
+            played = play_dev_tasks(run, policy, envs, tasks, left)
+        _check_some_scored(run, played, path.stem)
+        write_episodes(path, [t.episode for t in played])
+    return evaluate.trajectories(path)
+
+
+def dreamed_dev_games(
+    run: Run, experience: ExperienceModel, policy: Policy, folder: str = ""
+) -> list[Trajectory]:
+    """Play the run's dev tasks in the dream, if they have an initial state.
+
+    `folder` is the one of the experience model. Without an environment they are the
+    tasks of the dev episodes.
+    """
+    if plays_dev_games(run):
+        tasks = dev_tasks(run)
+    else:
+        dev = read_episodes(run.path("dev.jsonl"))
+        tasks = list({e.task.id: e.task for e in dev}.values())
+        tasks = tasks[: run.config.train.monitor.real_eval_tasks]
+    tasks = [t for t in tasks if t.initial_state]
+    dream = DreamVectorEnv(
+        experience,
+        max(len(tasks), 1),
+        max_steps=step_limit(run),
+        uncertainty=uncertainty_gate(run, folder),
+    )
+    return play_dev_tasks(run, policy, dream, tasks) if tasks else []
+
+
+def play_floor(run: Run, name: str) -> list[Trajectory]:
+    """Play the run's test tasks with a baseline of FLOORS; return the trajectories.
+
+    They are recorded in test/NAME.jsonl; a file that holds exactly these tasks is not
+    played again. Empty if the baseline is an expert that the environment lacks.
+    """
+    path, tasks = run.path(f"test/{name}.jsonl"), test_tasks(run)
+    if not _has_played(path, tasks):
+        collected = read_episodes(run.path("episodes.jsonl"))
+        steps = [t for e in collected for t in e.transitions]
+        # Sorted, because a set has another order in each process, and the actor draws
+        # by number.
+        known_actions = sorted(
+            {t.action for t in steps if not base.counts_as_invalid(t)}
+        )
+        env = make_env(run)
+
+        def actor_for(env: gymnasium.Env, task: Task) -> floors.Actor:
+            if name == "expert":
+                return floors.expert_actor(env)
+            return floors.random_actor(env, task, known_actions, seed=run.config.seed)
+
+        try:
+            if name == "expert" and base.as_expert(env) is None:
+                return []
+            with progress_bar(len(tasks), f"evaluate {name}", "episode") as show:
+                played = floors.play_scripted(
+                    env,
+                    tasks,
+                    actor_for,
+                    source=name,
+                    max_steps=step_limit(run),
+                    seed=run.config.seed + TEST_SEED,
+                    progress=lambda done, _: show(done),
+                )
+        finally:
+            env.close()
+        _check_some_scored(run, played, name)
+        write_episodes(path, [t.episode for t in played])
+    return evaluate.trajectories(path)
+
+
+def _has_played(
+    path: Path, tasks: Sequence[Task], *, may_lack_last: bool = False
+) -> bool:
+    """Return whether a file has these games, at least one of them scored.
+
+    With `may_lack_last` the last games may be missing.
+    """
+    if not path.is_file():
+        return False
+    episodes = read_episodes(path)
+    wanted = [t.id for t in tasks[: len(episodes) if may_lack_last else None]]
+    same = [e.task.id for e in episodes] == wanted
+    return same and any(e.success is not None for e in episodes)

@@ -1,0 +1,169 @@
+"""Fine-tuning by expert iteration: real play, a refit of the dream, imitation of both.
+
+policy, planning or not -> real episodes of unsolved tasks -> the experience model
+fitted further to them -> episodes won in its dream -> a fit from the initial policy to
+everything that was won -> the next round
+
+Each real transition is kept: it is a demonstration if its episode was won, and the
+experience model is fitted to it in any case.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dreamgym.agent.demonstrations import shortened_wins
+from dreamgym.agent.planning import PlanningPolicy
+from dreamgym.agent.policy import Policy
+from dreamgym.build.episodes import imitated_episodes, read, recorded_episodes
+from dreamgym.build.experience import load_experience, remedy_folder
+from dreamgym.build.imitation import dreamed_wins, fit_demonstrations
+from dreamgym.build.planning import planning_policy, planning_session
+from dreamgym.build.real.environments import dreamable_tasks, real_envs, training_tasks
+from dreamgym.build.refit import can_refit, refit
+from dreamgym.evaluation import evaluate
+from dreamgym.run.directory import Run
+from worldmodel.data.hashing import content_seed
+from worldmodel.data.records import Episode, Task, write_episodes
+
+
+def iterate(
+    run: Run, name: str, policy: Policy, *, steps: int, dreams: bool
+) -> tuple[Policy, dict[str, Any]]:
+    """Return the policy after `transfer.iteration.rounds` rounds, and their numbers.
+
+    Interrupted, it goes on with the first part of a round that was not finished. What
+    was played in round n is in NAME/round-n/episodes.jsonl.
+
+    Args:
+      policy: plays the first round. With `dreams` it may plan (`transfer.iteration`).
+      steps: real steps of all rounds; no episode starts that might take more.
+      dreams: whether the experience model is refitted and dreamed in; without it the
+        real episodes alone are imitated, which is the control.
+    """
+    c = run.config
+    tasks = training_tasks(
+        run, [e.task for e in read(run)[0]], c.expert_iteration.fresh_tasks
+    )
+    collected = imitated_episodes(run)
+    dreamed: list[Episode] = []
+    if dreams:  # the control must not see it
+        dreamed = recorded_episodes(run.path("expert_iteration.jsonl"))
+    played: list[Episode] = []
+    rows: list[dict[str, Any]] = []
+    model_folder = remedy_folder(run) if dreams else ""
+    for number in range(1, c.transfer.iteration.rounds + 1):
+        folder = f"{name}/round-{number}"
+        limit = steps * number // c.transfer.iteration.rounds - _transitions(played)
+        won = [*collected, *shortened_wins(played)]
+        player: Policy | PlanningPolicy = policy
+        if dreams:
+            player = planning_policy(
+                run, policy, c.transfer.iteration.plan, stage=name, folder=model_folder
+            )
+        played = _play(run, folder, player, _unsolved(tasks, won), played, limit)
+        won = [*collected, *shortened_wins(played)]
+        row: dict[str, Any] = {
+            "real_transitions": _transitions(played),
+            "real_demonstrations": len({e.task.id for e in won}),
+        }
+        if dreams:
+            if c.transfer.iteration.refit_share and can_refit(run):
+                row |= _refit(run, folder, model_folder)
+                model_folder = folder
+            unsolved = _unsolved(tasks, won)
+            if unsolved:  # else all are won, and nothing is left to dream of
+                unsolved = dreamable_tasks(unsolved)
+            experience = load_experience(
+                run, stage=name, scaled=True, folder=model_folder
+            )
+            new = dreamed_wins(run, experience, policy, unsolved, folder, model_folder)
+            newly_won = {e.task.id for e in (*won, *new)}
+            dreamed = [*new, *(e for e in dreamed if e.task.id not in newly_won)]
+            row["dreamed_demonstrations"] = len(dreamed)
+        solved = {e.task.id for e in won}
+        extra = [e for e in dreamed if e.task.id not in solved]
+        policy = fit_demonstrations(run, [*won, *extra], folder)
+        rows.append(row)
+        print(f"{name}: round {number}: {_text(row)}", file=sys.stderr)
+    first = len({e.task.id for e in collected})
+    return policy, {"rounds": rows, "collected_demonstrations": first}
+
+
+def _text(row: dict[str, Any]) -> str:
+    return "  ".join(f"{key} {value:.3g}" for key, value in row.items())
+
+
+def _transitions(episodes: Sequence[Episode]) -> int:
+    return sum(len(e.transitions) for e in episodes)
+
+
+def _unsolved(tasks: Sequence[Task], won: Sequence[Episode]) -> list[Task]:
+    solved = {e.task.id for e in won}
+    return [t for t in tasks if t.id not in solved]
+
+
+def _play(
+    run: Run,
+    folder: str,
+    policy: Policy | PlanningPolicy,
+    tasks: Sequence[Task],
+    before: Sequence[Episode],
+    steps: int,
+) -> list[Episode]:
+    """Return the episodes played `before`, and those of this round, which are recorded.
+
+    The tasks are played in random order. Where `steps` are left after that, those that
+    were not won are played again. Episodes that the environment broke are left out.
+    """
+    path = run.path(f"{folder}/episodes.jsonl")
+    if path.is_file():
+        return recorded_episodes(path)
+    seed = content_seed(run.config.seed, folder)
+    order = np.random.default_rng(seed).permutation(len(tasks)).tolist()
+    played, remaining = list(before), [tasks[i] for i in order]
+    if run.real_steps.left is not None:
+        steps = min(steps, run.real_steps.left)
+    with (
+        planning_session(policy),
+        contextlib.closing(real_envs(run)) as envs,
+        run.progress_report(folder, steps, "step") as report,
+    ):
+        for attempt in itertools.count():
+            taken = envs.transitions
+            trajectories = evaluate.play(
+                policy,
+                envs,
+                remaining,
+                seed=content_seed(seed, attempt),
+                temperature=run.config.evaluate.temperature,
+                max_transitions=steps - taken,
+                progress=lambda *_: report(envs.transitions, {}),
+            )
+            if envs.transitions == taken:  # no steps are left, or nothing starts
+                break
+            new = [t.episode for t in trajectories if t.error is None]
+            played += [
+                dataclasses.replace(
+                    e, id=f"{folder}-{attempt}-{e.task.id}", source="policy"
+                )
+                for e in new
+            ]
+            remaining = _unsolved(remaining, [e for e in new if e.success])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_episodes(path, played)
+    return played
+
+
+def _refit(run: Run, folder: str, start: str) -> dict[str, float]:
+    """Fit the experience model further; return how much of its scorecard is right."""
+    if not run.path(f"{folder}/fidelity.json").is_file():
+        name, share = f"{folder}-experience", run.config.transfer.iteration.refit_share
+        refit(run, folder, name, share, start=start)
+    share = run.read_json(f"{folder}/fidelity.json")["exact"]["predictable"]["mean"]
+    return {} if share is None else {"exact_predictable": share}

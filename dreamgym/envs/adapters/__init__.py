@@ -1,0 +1,1 @@
+"""Environments of other shapes as environments over text, and several as one."""

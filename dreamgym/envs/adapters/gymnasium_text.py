@@ -1,0 +1,300 @@
+"""Gymnasium environments as text, by a plain rule (gymnasium_spaces.py).
+
+"gymnasium:ID", "gym:ID" or "gym:ID?name=value&..." (arguments of gymnasium.make):
+  observation 314          a number; a Dict has a line for each part, by its name
+  parts 3 0 3 2            what `decode` of the environment says of it, where it has one
+  S F [F] F                its rendering, with render_mode=ansi
+  reward -1                of the last step
+  move east right          an action, by its name; without names `action 2`
+
+A task is a seed. An episode succeeds where `info` says so (`success`, `is_success`);
+else where it terminates with the best reward that any end has in the environment's own
+table of transitions `P` (Taxi, FrozenLake, CliffWalking); without a table, where its
+return reaches the environment's `reward_threshold`; and without one, where it
+terminates with a positive last reward. Where the table draws no lots, a shortest way to
+a successful end is the expert's plan.
+"""
+
+import hashlib
+import json
+import math
+import re
+import urllib.parse
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+
+from dreamgym.envs.adapters.gymnasium_spaces import (
+    action_texts,
+    instruction_in,
+    observation_lines,
+    unsupported_observation,
+)
+from dreamgym.envs.base import SPLITS, TextEnv
+from worldmodel.data.records import Task
+
+PREFIX = "gymnasium:"
+PREFIXES = (PREFIX, "gym:")
+SEEDS = 1000
+"""Tasks of a split, at most; and seeds among which different starts are looked for."""
+
+Table = Mapping[int, Mapping[int, list[Any]]]
+"""P[state][action] -> (probability, next state, reward, terminated) of each outcome."""
+
+
+class GymnasiumText(TextEnv):
+    """A Gymnasium environment with text as its interface."""
+
+    gym_id: ClassVar[str] = ""
+    gym_options: ClassVar[Mapping[str, Any]] = {}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._env = gymnasium.make(self.gym_id, **self.gym_options)
+        self._actions = action_texts(self._env)
+        self._table = _table_of(self._env)
+        self._best_end = None if self._table is None else _best_end(self._table)
+        self.deterministic = self._table is not None and not _draws(self._table)
+        spec = self._env.spec
+        self.max_episode_steps = None if spec is None else spec.max_episode_steps
+        self._threshold = None if spec is None else spec.reward_threshold
+        self._open = False
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Start the episode of a seed: the task's, or the one that is given."""
+        super().reset(seed=seed)
+        task = (options or {}).get("task")
+        seed = seed if task is None else task.options.get("seed", seed)
+        observation, _ = self._env.reset(seed=seed)
+        self._observation, self._open, self._steps = observation, True, 0
+        self._return = 0.0
+        name = self.gym_id.split("/")[-1].rpartition("-v")[0] or self.gym_id
+        instruction = instruction_in(self._env.observation_space, observation)
+        return self._text(0.0), {"instruction": instruction or f"win {name}"}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Take one action, such as `action 2`, or any text where actions are texts.
+
+        Raises:
+          RuntimeError: there is no running episode.
+        """
+        if not self._open:
+            raise RuntimeError("step() needs a running episode: call reset() first")
+        self._steps += 1
+        late = self._steps >= (self.max_episode_steps or math.inf)
+        actions = self._env.action_space if self._actions is None else self._actions
+        if action not in actions:
+            self._open = not late
+            text = f"{self._text(0.0)}\nunknown action"
+            return text, 0.0, False, late, {"success": False, "invalid": True}
+        result = self._env.step(
+            action if self._actions is None else self._actions[action]
+        )
+        self._observation, reward, terminated, truncated, info = result
+        reward, terminated = float(reward), bool(terminated)
+        self._return += reward
+        # Refused actions take steps, and cost nothing: an episode that they have cut
+        # short has not reached its return.
+        success = self._succeeded(reward, terminated, bool(truncated), info)
+        truncated = (bool(truncated) or late) and not terminated
+        self._open = not (terminated or truncated)
+        step_info = {"success": success, "invalid": False}
+        return self._text(reward), reward, terminated, truncated, step_info
+
+    def _succeeded(
+        self, reward: float, terminated: bool, truncated: bool, info: Mapping[str, Any]
+    ) -> bool:
+        for name in ("success", "is_success"):
+            if name in info:
+                return bool(info[name])
+        if self._table is not None:
+            return terminated and reward == self._best_end
+        if self._threshold is not None:
+            return (terminated or truncated) and self._return >= self._threshold
+        return terminated and reward > 0
+
+    def _text(self, reward: float) -> str:
+        lines = self._lines()
+        decode: Any = getattr(self._env.unwrapped, "decode", None)
+        if decode is not None and isinstance(self._observation, int | np.integer):
+            lines.append(f"parts {' '.join(map(str, decode(self._observation)))}")
+        if self._env.render_mode == "ansi":
+            lines += _rendering(self._env.render())
+        return "\n".join([*lines, f"reward {reward:g}"])
+
+    def _lines(self) -> list[str]:
+        return observation_lines(self._env.observation_space, self._observation)
+
+    def tasks(self, split: str) -> list[Task]:
+        """Return seeds; where no lots are drawn, one of every start, each in one split.
+
+        With fewer than 10 starts every split has seeds of its own, and all are alike.
+        """
+        starts: dict[str, int] = {}
+        for seed in range(SEEDS if self.deterministic else 0):
+            self._observation = self._env.reset(seed=seed)[0]
+            starts.setdefault("\n".join(self._lines()), seed)
+        first = SEEDS * SPLITS.index(split)
+        seeds = list(range(first, first + SEEDS))
+        if len(starts) >= 10:
+            seeds = [s for start, s in starts.items() if _split_of(start) == split]
+        self._open = False
+        return [
+            Task(
+                id=f"{self.gym_id}-{seed}",
+                instruction="",
+                env=PREFIX + self.gym_id,
+                family=self.gym_id,
+                split=split,
+                options={"seed": seed},
+            )
+            for seed in seeds
+        ]
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
+
+
+class GymnasiumTextWithActions(GymnasiumText):
+    """A Gymnasium environment whose actions can be listed.
+
+    A class of its own, because an environment lists actions if it has the method
+    (envs/base.py, HasValidActions).
+    """
+
+    def valid_actions(self) -> list[str]:
+        """Return every action of the space."""
+        assert self._actions is not None
+        return list(self._actions)
+
+
+class GymnasiumTextWithExpert(GymnasiumTextWithActions):
+    """A Gymnasium environment whose table of transitions draws no lots.
+
+    It has an expert (envs/base.py, HasExpert).
+    """
+
+    def expert(self) -> list[str]:
+        """Return a shortest plan to a successful end; empty where there is none."""
+        assert self._table is not None
+        assert self._actions is not None
+        start = int(self._env.get_wrapper_attr("s"))
+        plan = _shortest(self._table, start, self._best_end)
+        texts = {value: text for text, value in self._actions.items()}
+        return [texts[action] for action in plan]
+
+
+def adapter(spec: str) -> type[GymnasiumText]:
+    """Return the class of "gymnasium:ID?name=value", made anew without arguments.
+
+    Raises:
+      ValueError: Gymnasium does not know the id, or its spaces are not text.
+    """
+    gym_id, _, query = spec.partition(":")[2].partition("?")
+    options = {k: _value(v) for k, v in urllib.parse.parse_qsl(query)}
+    try:
+        with warnings.catch_warnings():  # the error says it too
+            warnings.simplefilter("ignore", DeprecationWarning)
+            env = gymnasium.make(gym_id, **options)
+    except (gymnasium.error.Error, TypeError, ImportError) as error:
+        raise ValueError(f"environment {spec!r}: {error}") from error
+    try:
+        base = _class_of(env)
+    except ValueError as error:
+        raise ValueError(
+            f"{spec}: {error}; write an adapter, a dreamgym.TextEnv "
+            "(docs/how-to/environments.md)"
+        ) from None
+    finally:
+        env.close()
+    members = {"gym_id": gym_id, "gym_options": options, "__doc__": spec}
+    adapted: Any = type(base.__name__, (base,), members)
+    return adapted
+
+
+def _class_of(env: gymnasium.Env) -> type[GymnasiumText]:
+    """Return the class for an environment; raise a ValueError where it is no text."""
+    if (part := unsupported_observation(env.observation_space)) is not None:
+        raise ValueError(
+            "expected observations of Text, Discrete, MultiDiscrete, MultiBinary, a "
+            f"small Box, or a Dict or Tuple of these, got {part}"
+        )
+    if action_texts(env) is None:
+        return GymnasiumText
+    table = _table_of(env)
+    solvable = table is not None and not _draws(table)
+    return GymnasiumTextWithExpert if solvable else GymnasiumTextWithActions
+
+
+_MARKED = re.compile(r"\x1b\[4\d[;\d]*m(.+?)\x1b\[0m")
+_ESCAPE = re.compile(r"\x1b\[[;\d]*m")
+
+
+def _rendering(text: Any) -> list[str]:
+    """Return a rendering as lines; what its colour of the ground marks has brackets."""
+    plain = _ESCAPE.sub("", _MARKED.sub(r"[\1]", str(text)))
+    return [line.rstrip() for line in plain.splitlines() if line.strip()]
+
+
+def _table_of(env: gymnasium.Env) -> Table | None:
+    """Return the table of transitions that an environment has, if it has one."""
+    return getattr(env.unwrapped, "P", None)
+
+
+def _split_of(start: str) -> str:
+    """Seven of ten starts are train, one is dev, two are test, by a hash."""
+    place = int(hashlib.sha256(start.encode()).hexdigest(), 16) % 10
+    return "train" if place < 7 else "dev" if place == 7 else "test"
+
+
+def _value(text: str) -> Any:
+    """A JSON value, such as false or 4; otherwise the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+# --- tables of transitions ---
+
+
+def _outcomes(table: Table) -> Iterator[Any]:
+    for actions in table.values():
+        for outcomes in actions.values():
+            yield from outcomes
+
+
+def _best_end(table: Table) -> float | None:
+    """Return the best reward that an end pays; None where nothing ends."""
+    return max((float(o[2]) for o in _outcomes(table) if o[3]), default=None)
+
+
+def _draws(table: Table) -> bool:
+    return any(
+        len({o[1:] for o in outcomes if o[0] > 0}) > 1
+        for actions in table.values()
+        for outcomes in actions.values()
+    )
+
+
+def _shortest(table: Table, start: int, best: float | None) -> list[int]:
+    """Return the fewest actions from a state to an end with this reward."""
+    ways: dict[int, list[int]] = {start: []}
+    queue = [start]  # breadth first: the first way to a state is a shortest one
+    for state in queue:
+        for action, outcomes in table[state].items():
+            _, next_state, reward, terminated = outcomes[0]
+            way = [*ways[state], int(action)]
+            if terminated:
+                if float(reward) == best:
+                    return way
+            elif next_state not in ways:
+                ways[next_state] = way
+                queue.append(next_state)
+    return []

@@ -1,0 +1,1 @@
+"""Environments whose actions are tool calls."""

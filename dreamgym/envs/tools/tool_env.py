@@ -1,0 +1,308 @@
+"""Environments whose actions are tool calls: methods with type hints become tools.
+
+methods under `@tool` -> signatures in the task's instruction, schemas in its options;
+an action -> its calls, read and checked against the signatures -> the methods' answers,
+or what is wrong with a call, as the next state:
+  the lines of `observation()`, which the agent always sees, then
+  result MESSAGE, a line for each call
+A call that cannot be read, has wrong arguments, or at which the method raises
+ValueError or LookupError changes nothing but the message; every other exception is a
+mistake in the environment. An action that is no call is an answer, which
+`answer(text)` grades. A single question is the case without tools, with a
+`max_episode_steps` of 1.
+"""
+
+import copy
+import dataclasses
+import functools
+import hashlib
+import json
+import random
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from dreamgym.envs.base import AnyText, TextEnv, as_tasks
+from dreamgym.envs.tools.signatures import Signature, place_of
+from dreamgym.envs.tools.values import Sight, fair_shares
+from worldmodel.data.records import Task
+from worldmodel.text.tools.tool_calls import (
+    Call,
+    calls_option,
+    read_action,
+    write_answer,
+    write_call,
+)
+
+MAX_ACTION = 4000
+"""Characters of an action, at most: arguments may be long texts."""
+
+MAX_CALLS = 64
+"""Calls that `valid_actions` returns, at most."""
+
+HOOKS = (
+    "deterministic",
+    "expert",
+    "max_copies",
+    "render_state",
+    "reset_seconds",
+    "step_seconds",
+    "tasks",
+    "variations",
+)
+"""What others ask an environment for that a ToolEnv does not define itself."""
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def tool(method: Method) -> Method:
+    """Mark a method of a ToolEnv as a tool: every argument needs a type hint."""
+    method._is_tool = True  # type: ignore[attr-defined]
+    return method
+
+
+class ToolEnv(TextEnv):
+    """A base class for environments behind tools.
+
+    A subclass defines `start(task)`, its tools, and as every environment `tasks(split)`
+    and, where it is known, `expert()`. A tool returns its message; it ends the episode
+    by `finish(success)` and pays by `add_reward(amount)`.
+    """
+
+    max_episode_steps: int = 16
+    step_reward: float | int = 0.0
+    """What every step earns beside the rest, refused ones too: below 0 a cost."""
+    tools: Mapping[str, "Signature"] = types.MappingProxyType({})
+    _task: Task | None = None
+    _open = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        names = [name for base in reversed(cls.__mro__) for name in vars(base)]
+        methods: dict[str, Any] = {name: getattr(cls, name, None) for name in names}
+        tools = {k: m for k, m in methods.items() if getattr(m, "_is_tool", False)}
+        for name, method in tools.items():
+            if name in HOOKS or hasattr(ToolEnv, name):
+                raise TypeError(
+                    f"{place_of(method)}: a tool cannot be named {name!r}, which means "
+                    "something else in every environment: give the method another name"
+                )
+        cls.tools = {
+            name: Signature.of_method(method) for name, method in tools.items()
+        }
+
+    @functools.cached_property
+    def action_space(self) -> AnyText:
+        """Texts, longer ones than those of other environments."""
+        return AnyText(MAX_ACTION)
+
+    # --- what a subclass defines ---
+
+    def start(self, task: Task) -> str:
+        """Set up the episode of a task; return the first message."""
+        raise NotImplementedError(f"{type(self).__name__} must define start(task)")
+
+    def observation(self) -> str | Sequence[str]:
+        """Return the lines that the agent always sees, as text or as a list."""
+        return ""
+
+    def answer(self, text: str) -> str:
+        """Grade the agent's answer; return the message. By default it is an error."""
+        del text
+        raise ValueError(f"expected a call, such as {self._example()}")
+
+    # --- what its tools call ---
+
+    def finish(self, success: bool, reward: float | int | None = None) -> None:
+        """End the episode; without a reward it pays 1 for success and 0 otherwise.
+
+        The reward is added to what the step has earned so far.
+        """
+        self._success = bool(success)
+        self.add_reward(float(success) if reward is None else reward)
+
+    def add_reward(self, amount: float | int) -> None:
+        """Add to the reward of the present step."""
+        self._reward += float(amount)
+
+    @staticmethod
+    def call(tool: str, /, **arguments: Any) -> str:
+        """Return a call as text, for `expert` and `valid_actions`."""
+        return write_call(tool, arguments)
+
+    @staticmethod
+    def write_answer(content: str) -> str:
+        """Return an answer as text, as strictly written as a call."""
+        return write_answer(content)
+
+    # --- Gymnasium's interface ---
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Start `options["task"]`, or the first train task."""
+        super().reset(seed=seed)
+        task = self._as_listed((options or {}).get("task") or self._first_task())
+        self._task, self._steps, self._open = task, 0, True
+        self._success, self._reward = None, 0.0
+        self._messages, self._visible_messages = ["ready"], []
+        if message := self.start(task):
+            self._messages, self._visible_messages = [message], [str(message)]
+        info: dict[str, Any] = {"instruction": task.instruction}
+        if self.tools:
+            info |= {"tools": self._tools_text(), "tool_schemas": self._schemas()}
+            info["calls"] = self._expected_calls()
+        return self._text(), info
+
+    def _as_listed(self, task: Task) -> Task:
+        """Return the task without the tools that a recorded one has.
+
+        They end its instruction, and stand in its options. So `start` reads the same
+        task whenever it is played.
+        """
+        if not self.tools:
+            return task
+        instruction = task.instruction.removesuffix(self._tools_text()).rstrip()
+        options = dict(task.options)
+        if options.get("tools") == self._schemas():
+            del options["tools"]
+        return dataclasses.replace(task, instruction=instruction, options=options)
+
+    def _schemas(self) -> list[dict[str, Any]]:
+        return [signature.schema() for signature in self.tools.values()]
+
+    def _tools_text(self) -> str:
+        return f"tools: {'; '.join(map(str, self.tools.values()))}"
+
+    def _expected_calls(self) -> list[Any] | None:
+        """Return the calls of the expert's plan, or None where there is none."""
+        expert = getattr(self, "expert", None)
+        if expert is None:
+            return None
+        try:
+            return calls_option(expert())
+        except (ValueError, LookupError):  # it knows no plan for this task
+            return None
+
+    def _first_task(self) -> Task:
+        lister = as_tasks(self)
+        tasks = [] if lister is None else lister.tasks("train")
+        return tasks[0] if tasks else Task(id="task", instruction="")
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Take one action: calls in any form that `read_action` reads, or an answer.
+
+        Several calls are made in their order until one ends the episode.
+
+        Raises:
+          RuntimeError: there is no running episode.
+        """
+        if not self._open:
+            raise RuntimeError("step() needs a running episode: call reset() first")
+        self._steps, self._reward = self._steps + 1, float(self.step_reward)
+        calls, _ = read_action(action)
+        if calls and self.tools:
+            results = []
+            for call in calls:
+                if self._success is None:
+                    results.append(self._attempt(self._call, call))
+        else:
+            results = [self._attempt(self._grade, action)]
+        self._messages = [message or "ok" for message, _ in results]
+        self._visible_messages = [str(m) for m, failed in results if m and not failed]
+        invalid = any(failed for _, failed in results)
+        terminated = self._success is not None
+        truncated = not terminated and self._steps >= self.max_episode_steps
+        self._open = not (terminated or truncated)
+        info = {
+            "rewards": {"task": self._reward},
+            "success": bool(self._success),
+            "invalid": invalid,
+        }
+        return self._text(), self._reward, terminated, truncated, info
+
+    def _attempt(self, run: Callable[[Any], str], what: Any) -> tuple[str, bool]:
+        """Return the message of a call or an answer, and whether it was invalid."""
+        try:
+            return run(what), False
+        except (ValueError, LookupError) as error:
+            return f"error: {_explain(error, what)}", True
+
+    def _call(self, call: Call) -> str:
+        if call.tool not in self.tools:
+            raise ValueError(f"no tool {call.tool!r}; have {', '.join(self.tools)}")
+        if not call.valid_json:
+            raise ValueError(f"the arguments of {call.tool} are no JSON object")
+        self.tools[call.tool].check(call.arguments)
+        return str(self.run_tool(call.tool, call.arguments))
+
+    def run_tool(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """Return the message of a tool for checked arguments: calls its method."""
+        return getattr(self, name)(**arguments)
+
+    def _grade(self, action: str) -> str:
+        # Without tools an action that looks like a call is an answer all the same.
+        content = read_action(action).answer
+        return self.answer(action if content is None else content)
+
+    def _text(self) -> str:
+        lines = self.observation()
+        visible_lines = [lines] if isinstance(lines, str) else lines
+        results = [f"result {message}" for message in self._messages]
+        return "\n".join(part for part in (*visible_lines, *results) if part)
+
+    # --- capabilities ---
+
+    def fork(self) -> "ToolEnv":
+        """Return a deep copy that continues from this moment.
+
+        A subclass that holds what cannot be copied (a connection) sets `fork = None`.
+        """
+        return copy.deepcopy(self)
+
+    def valid_actions(self) -> list[str]:
+        """Return calls that the signatures allow, of values in sight.
+
+        Values are taken from the instruction and the present state, at most MAX_VALUES
+        for an argument, names and numbers first (tool_values.py). Each tool has an
+        equal share of MAX_CALLS. Whether a tool can use the values is not tried: a
+        subclass that knows better overrides this.
+        """
+        sight = self._sight()
+        calls = [
+            [(name, arguments) for arguments in signature.candidates(sight)]
+            for name, signature in self.tools.items()
+        ]
+        # Drawn by the text, and not by hash(): processes differ in that.
+        draw = random.Random(hashlib.sha256(sight.text.encode()).hexdigest())
+        return [write_call(*call) for call in fair_shares(calls, MAX_CALLS, draw)]
+
+    def _sight(self) -> Sight:
+        """Return what the agent sees, without errors and without the tools."""
+        instruction = "" if self._task is None else self._task.instruction
+        if not self._open:
+            return Sight(instruction, unlikely=self.tools)
+        lines = self.observation()
+        visible_lines = [lines] if isinstance(lines, str) else lines
+        return Sight(
+            instruction, [*visible_lines, *self._visible_messages], unlikely=self.tools
+        )
+
+    def _example(self) -> str:
+        for signature in self.tools.values():
+            return write_call(signature.name, dict.fromkeys(signature.hints, "..."))
+        return "none: this environment has no tools, define answer(text)"
+
+
+def _explain(error: Exception, what: Any) -> str:
+    """Return what is wrong with a call or an answer, as the agent reads it."""
+    if not error.args:
+        return type(error).__name__
+    cause = error.args[0]
+    given = what.arguments.values() if isinstance(what, Call) else [what]
+    # A text with a space that the agent did not give is a message.
+    is_message = isinstance(cause, str) and " " in cause and cause not in given
+    if not isinstance(error, KeyError) or is_message:
+        return str(cause)
+    name = json.dumps(cause, ensure_ascii=False) if isinstance(cause, str) else cause
+    return f"nothing is named {name!s:.80}"

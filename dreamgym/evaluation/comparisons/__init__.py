@@ -1,0 +1,1 @@
+"""Two runs, two episodes, or two methods side by side."""

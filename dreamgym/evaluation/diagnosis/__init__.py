@@ -1,0 +1,1 @@
+"""What a run's numbers say: causes of a disappointing run, and its verdict."""

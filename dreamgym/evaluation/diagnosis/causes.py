@@ -1,0 +1,247 @@
+"""Likely causes of a disappointing run, the first one first.
+
+results, numbers of stages, the training curve -> what was too little, what to change.
+All are pure functions; the verdict on a run (verdict.py) names the first cause, and
+that of each stage that did not help; `dreamgym doctor` names all of them.
+"""
+
+from collections.abc import Callable
+
+from dreamgym.evaluation.diagnosis import dream_causes
+from dreamgym.evaluation.diagnosis.evidence import Cause, Evidence, collect_more
+from dreamgym.evaluation.statistics import percent
+
+MANY_BROKEN = 0.1
+"""The share of the collected episodes that broke above which this is a cause."""
+FEW_DEMONSTRATIONS = 20
+FEW_WON = 20
+"""Won episodes among the collected ones below which ends and rewards are rare."""
+WEAK_IMITATION = 0.8
+"""The share of the expert's success below which imitation has learnt little."""
+LOW_SIGNAL = 0.2
+HIGH_INVALID = 0.3
+LARGE_KL = 1.0
+"""Nats a token from which on a policy has little in common with its warm start."""
+FEW_GAMES = 100
+
+
+def causes(evidence: Evidence) -> list[Cause]:
+    """Return the likely causes of a disappointing run, the first one first.
+
+    Causes in earlier stages come first: without demonstrations, or with a wrong dream,
+    later stages cannot succeed. Where none of them holds, a dream that is not very good
+    is named as well. That the test games are few explains a difference that they cannot
+    show, but not that nothing was won.
+    """
+    likely = _all(
+        evidence,
+        broken_episodes,
+        few_demonstrations,
+        few_won,
+        *dream_causes.CHECKS,
+        invalid_actions,
+        weak_imitation,
+        *_UPDATE_CHECKS,
+    )
+    likely = likely or _all(evidence, *dream_causes.LESSER_CHECKS)
+    if any(evidence.trained().values()):
+        likely += _all(evidence, few_games)
+    return likely
+
+
+def cause_of_stage(evidence: Evidence, stage: str) -> str:
+    """Return why a stage may not have helped, and the settings to try.
+
+    `stage` is a key of STAGE_ADVICE.
+    """
+    checks = _STAGE_CHECKS[stage]
+    if likely := _all(evidence, *checks, *dream_causes.LESSER_CHECKS):
+        return f"Likely cause: {likely[0].text()}"
+    return STAGE_ADVICE[stage]
+
+
+def _all(
+    evidence: Evidence, *checks: Callable[[Evidence], Cause | None]
+) -> list[Cause]:
+    return [cause for check in checks if (cause := check(evidence)) is not None]
+
+
+def broken_episodes(evidence: Evidence) -> Cause | None:
+    """Return a cause if the environment broke many of the collected episodes."""
+    numbers = evidence.stages.get("collect", {})
+    errors = {
+        name.removeprefix("broken/"): count
+        for name, count in numbers.items()
+        if name.startswith("broken/")
+    }
+    broken = sum(errors.values())
+    # Of those that broke, only the ones with a step are recorded.
+    recorded = sum(numbers.get(name, 0) for name in ("episodes", "dev_episodes"))
+    if broken <= MANY_BROKEN * recorded:
+        return None
+    commonest = max(errors, key=errors.__getitem__)
+    return Cause(
+        "broken episodes",
+        f"The environment broke {broken} episodes of the collection, next to "
+        f"{recorded} that were recorded, mostly by {commonest}.",
+        "`dreamgym check --env ENV` says where it raises and what to do.",
+    )
+
+
+def few_demonstrations(evidence: Evidence) -> Cause | None:
+    """Return a cause if there are too few successful episodes to imitate."""
+    count = evidence.number("bc", "imitated_episodes")
+    if count is None or count >= FEW_DEMONSTRATIONS:
+        return None
+    return Cause(
+        "few demonstrations",
+        f"The policies imitate only {count} won episodes.",
+        f"{collect_more(evidence, 'collect.train_tasks', 'collect.expert_weight')}, "
+        "or give episodes that were won.",
+    )
+
+
+def few_won(evidence: Evidence) -> Cause | None:
+    """Return a cause if the dream has too few successes to learn rewards and ends."""
+    won, episodes = (
+        evidence.number("collect", name) for name in ("successes", "episodes")
+    )
+    if won is None or won >= FEW_WON:
+        return None
+    return Cause(
+        "few episodes that were won",
+        f"Only {won} of {episodes} collected episodes were won, so the dream has seen "
+        "few rewards and ends.",
+        "Collect more from the expert (collect.expert_weight, collect.noisy_weight), "
+        "or weigh rare rewards and ends (pretrain.rare_event_share)."
+        if evidence.has_expert()
+        else f"{collect_more(evidence, 'collect.episodes')}, or weigh rare rewards "
+        "and ends (pretrain.rare_event_share).",
+    )
+
+
+def invalid_actions(evidence: Evidence) -> Cause | None:
+    """Return a cause if the warm start often takes invalid actions."""
+    row = evidence.results.get("policies", {}).get("warmstart", {})
+    share = row.get("invalid_action_rate")
+    if share is None or share <= HIGH_INVALID:
+        return None
+    return Cause(
+        "invalid actions",
+        f"{percent(share)} of the warm start's actions are invalid.",
+        "It needs more demonstrations, a longer fit (bc.fit.steps), or, where the "
+        "environment lists all valid actions, to be kept to them "
+        "(policy.shield=valid) or to read them (policy.admissible_actions); names "
+        "and numbers in actions have to be copied, which a pretrained --model does "
+        "better.",
+    )
+
+
+def weak_imitation(evidence: Evidence) -> Cause | None:
+    """Return a cause if many demonstrations taught far less than the expert knows."""
+    bc, expert = evidence.success("bc"), evidence.success("expert")
+    count = evidence.number("bc", "imitated_episodes")
+    if bc is None or not expert or count is None or count < FEW_DEMONSTRATIONS:
+        return None
+    if bc >= WEAK_IMITATION * expert:
+        return None
+    return Cause(
+        "weak imitation",
+        f"bc imitates {count} won episodes and wins {percent(bc)}, the expert "
+        f"{percent(expert)}.",
+        "What to do may not follow from what the policy reads (its task, its last "
+        "actions and the state), or may need more demonstrations "
+        "(collect.expert_weight), a longer fit (bc.fit.steps) or a larger --model.",
+    )
+
+
+def little_signal(evidence: Evidence) -> Cause | None:
+    """Return a cause if many groups have equal returns, which give no gradient."""
+    shares = [
+        row["informative_groups"]
+        for row in evidence.curve
+        if "informative_groups" in row
+    ]
+    if not shares:
+        return None
+    share = sum(shares) / len(shares)
+    if share >= LOW_SIGNAL:
+        return None
+    return Cause(
+        "little signal",
+        f"Rollouts of one task ended differently in {percent(share)} of the groups; "
+        "the others teach nothing.",
+        "Take larger groups (train.group_size), resample (train.max_resample_rounds), "
+        "or choose tasks that are won sometimes (train.curriculum).",
+    )
+
+
+def broken_rollouts(evidence: Evidence) -> Cause | None:
+    """Return a cause if many rollouts ended with an error in the dream."""
+    rollouts = sum(row.get("rollouts", 0.0) for row in evidence.curve)
+    unscored = sum(row.get("unscored_rollouts", 0.0) for row in evidence.curve)
+    if not rollouts or unscored / rollouts < 0.25:
+        return None
+    return Cause(
+        "broken rollouts",
+        f"{percent(unscored / rollouts)} of the rollouts in the dream broke off.",
+        "Sample malformed answers again (experience.retries), or lower "
+        "uncertainty.false_abort_rate.",
+    )
+
+
+def large_kl(evidence: Evidence) -> Cause | None:
+    """Return a cause if the policy moved far from its warm start."""
+    distance = evidence.number("train", "kl")
+    if distance is None or distance <= LARGE_KL:
+        return None
+    return Cause(
+        "large KL",
+        f"Training moved the policy {distance:.2g} nats a token away from the warm "
+        "start.",
+        "Lower train.update.learning_rate, or raise "
+        "train.update.kl_penalty.coefficient.",
+    )
+
+
+def few_games(evidence: Evidence) -> Cause | None:
+    """Return a cause if there are too few test tasks to show a useful difference."""
+    trained = evidence.trained()
+    if not trained:
+        return None
+    games = min(
+        evidence.results["policies"][name]["success"]["episodes"] for name in trained
+    )
+    if games >= FEW_GAMES or not games:
+        return None
+    return Cause(
+        "few test games",
+        f"{games} test games show differences of {1.96 * (0.5 / games) ** 0.5:.2f} or "
+        "more.",
+        "Play more of them (evaluate.tasks).",
+    )
+
+
+_UPDATE_CHECKS = (little_signal, broken_rollouts, large_kl)
+_STAGE_CHECKS = {
+    "warmstart": (few_demonstrations,),
+    "expert_iteration": (few_won, *dream_causes.CHECKS),
+    "train": (few_won, *dream_causes.CHECKS, *_UPDATE_CHECKS),
+    "s2r": (),
+    "planner": dream_causes.CHECKS,
+}
+STAGE_ADVICE = {
+    "warmstart": "Another method (warmstart.method) or more branches "
+    "(branch.alternatives) may help; without early experience it is bc.",
+    "expert_iteration": "More tasks to dream of (expert_iteration.fresh_tasks, "
+    "expert_iteration.tasks) may help, or more dev games "
+    "(train.monitor.real_eval_tasks), which decide by chance where they are few.",
+    "train": "Smaller steps (train.update.learning_rate, train.update.max_update_kl) "
+    "or fewer updates (train.updates) may help.",
+    "s2r": "More real steps (transfer.real_transitions, or a larger --budget) may "
+    "help, or more dev games (train.monitor.real_eval_tasks), which decide by chance "
+    "where they are few.",
+    "planner": "Fewer dreamed steps (planner.depth), in which fewer errors add up, or "
+    "more candidates (planner.simulations) may help.",
+}
+"""What to try where a stage did not help and no cause was measured."""

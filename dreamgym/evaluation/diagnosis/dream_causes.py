@@ -1,0 +1,194 @@
+"""Likely causes of a disappointing run that lie in its dream.
+
+The scorecard and the numbers of stages -> what the experience model gets wrong, and
+what to change. All are pure functions; causes.py puts them in order.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dreamgym.evaluation.diagnosis.evidence import Cause, Evidence
+from dreamgym.evaluation.dream_check import describe_unmeasured
+from dreamgym.evaluation.leading_numbers import (
+    FEW_IDENTIFIERS,
+    REQUIRED,
+    REQUIRED_COPIES,
+    ends_found,
+    level_of,
+)
+from dreamgym.evaluation.statistics import percent
+
+LOW_FIDELITY = 0.6
+LOW_ENDS = 0.8
+WEAK_ENDS = 0.95
+"""The same for a cause that is named only where there is no other one."""
+HIDDEN = 0.03
+"""Share of the repeated steps that contradict each other above which something that
+decides is hidden."""
+FEW_REPEATED = 50
+"""Repeated steps below which this share says little."""
+LOW_AGREEMENT = 0.8
+"""Balanced accuracy of reveals that follow from the instruction; 0.5 is chance."""
+
+
+def hidden_state(evidence: Evidence) -> Cause | None:
+    """Return a cause if equal steps had different results, and no lots are drawn."""
+    figure = evidence.figure("hidden_state")
+    if figure["count"] < FEW_REPEATED or figure["mean"] <= HIDDEN:
+        return None
+    if not evidence.number("collect", "deterministic"):
+        return None
+    return Cause(
+        "hidden state",
+        f"Of {figure['count']} recorded steps that were taken more than once, with the "
+        f"same task, state and last actions, {percent(figure['mean'])} had another "
+        "result than the others: what decides stands in none of them.",
+        "Write it into the state, or let the models read more of the past "
+        "(experience.history, policy.history).",
+    )
+
+
+def garbled_identifiers(evidence: Evidence) -> Cause | None:
+    """Return a cause if identifiers of the context are not reproduced exactly."""
+    figure = evidence.figure("copying", "state_unseen")
+    if figure["count"] < FEW_IDENTIFIERS or figure["mean"] >= REQUIRED:
+        return None
+    return _garbled(figure)
+
+
+def some_garbled_identifiers(evidence: Evidence) -> Cause | None:
+    """Return a cause if surely fewer identifiers are reproduced than are required."""
+    figure = evidence.figure("copying", "state_unseen")
+    if figure["count"] < FEW_IDENTIFIERS:
+        return None
+    if level_of(dict(figure), REQUIRED_COPIES) != "bad":
+        return None
+    return _garbled(figure)
+
+
+def _garbled(figure: Mapping[str, Any]) -> Cause:
+    return Cause(
+        "garbled identifiers",
+        f"The dream reproduces {percent(figure['mean'])} of {figure['count']} "
+        "identifiers and numbers that it can only copy from its context.",
+        "Fit it longer (pretrain.fit.steps), or take a larger --model.",
+    )
+
+
+def low_fidelity(evidence: Evidence) -> Cause | None:
+    """Return a cause if the dream is often wrong about predictable states."""
+    return _states_below(evidence, LOW_FIDELITY)
+
+
+def mediocre_states(evidence: Evidence) -> Cause | None:
+    """Return a cause if the dream is sometimes wrong about predictable states."""
+    return _states_below(evidence, REQUIRED)
+
+
+def _states_below(evidence: Evidence, threshold: float) -> Cause | None:
+    figure = evidence.figure("exact", "predictable")
+    if figure["mean"] is None or figure["mean"] >= threshold:
+        return None
+    budget = evidence.results.get("budget")
+    return Cause(
+        "low fidelity",
+        f"The dream has {percent(figure['mean'])} of {figure['count']} predictable "
+        "next states right.",
+        f"Fit it longer (pretrain.fit.steps), to more episodes "
+        f"({'a larger --budget' if budget else 'collect.episodes'}), or take a larger "
+        "--model.",
+    )
+
+
+def low_ends(evidence: Evidence) -> Cause | None:
+    """Return a cause if the dream misses ends of episodes."""
+    return _ends_below(evidence, LOW_ENDS)
+
+
+def mediocre_ends(evidence: Evidence) -> Cause | None:
+    """Return a cause if the dream misses some ends of episodes."""
+    return _ends_below(evidence, WEAK_ENDS)
+
+
+def unmeasured_dream(evidence: Evidence) -> Cause | None:
+    """Return a cause if the dev episodes hold nothing to measure the dream by."""
+    scorecard = evidence.results.get("fidelity")
+    sentence = describe_unmeasured(scorecard) if scorecard else ""
+    if not sentence:
+        return None
+    return Cause(
+        "unmeasured dream",
+        f"{sentence[0].upper()}{sentence[1:]}.",
+        "More dev episodes that reach an end (collect.dev_tasks, or a larger step "
+        "limit, env.max_episode_steps), and states that say what an action led to, "
+        "would show whether it can be trusted.",
+    )
+
+
+def _ends_below(evidence: Evidence, threshold: float) -> Cause | None:
+    scorecard = evidence.results.get("fidelity")
+    figure = ends_found(scorecard) if scorecard else evidence.figure("done", "recall")
+    if figure["mean"] is None or figure["mean"] >= threshold:
+        return None
+    return Cause(
+        "missed ends",
+        f"The dream finds {percent(figure['mean'])} of {figure['count']} ends.",
+        "Weigh rare rewards and ends (pretrain.rare_event_share), and collect more "
+        "episodes that end.",
+    )
+
+
+def ignored_instruction(evidence: Evidence) -> Cause | None:
+    """Return a cause if reveals of the dream do not show what the instruction says."""
+    agree, mentioned, elsewhere = (
+        evidence.figure("instruction", name) for name in ("agree", "shown", "elsewhere")
+    )
+    if agree["mean"] is None or agree["mean"] >= LOW_AGREEMENT:
+        return None
+    scorecard = evidence.results.get("fidelity") or {}
+    words = ", ".join(scorecard["instruction"]["words"][:3])
+    return Cause(
+        "ignored instruction",
+        "The dream does not show what the instruction says: where that says that "
+        f"something ({words}) is there, it shows it in {percent(mentioned['mean'])} of "
+        f"{mentioned['count']} reveals, and in {percent(elsewhere['mean'])} of "
+        f"{elsewhere['count']} others.",
+        "A policy cannot learn from it to follow the instruction. Fit it longer "
+        "(pretrain.fit.steps), to more episodes (collect.episodes), or take a larger "
+        "--model.",
+    )
+
+
+def wrong_about_policy(evidence: Evidence) -> Cause | None:
+    """Return a cause if dream and environment disagree about the warm start."""
+    if not evidence.number("dream_check", "disagrees"):
+        return None
+    sentence = str(evidence.number("dream_check", "sentence"))
+    return Cause(
+        "wrong about the policy",
+        f"{sentence[0].upper()}{sentence[1:]}.",
+        (
+            "Collect episodes like the policy's own (collect.noisy_weight), refit with "
+            "them, "
+            if evidence.has_expert()
+            else "Refit with episodes of the policy (`dreamgym refit`), "
+        )
+        + "and weigh rare rewards and ends (pretrain.rare_event_share).",
+    )
+
+
+CHECKS = (
+    hidden_state,
+    garbled_identifiers,
+    low_fidelity,
+    low_ends,
+    ignored_instruction,
+    wrong_about_policy,
+)
+LESSER_CHECKS = (
+    mediocre_states,
+    mediocre_ends,
+    some_garbled_identifiers,
+    unmeasured_dream,
+)
+"""Named only where there is no other cause."""

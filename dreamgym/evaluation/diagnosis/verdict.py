@@ -1,0 +1,247 @@
+"""The verdict on a run: numbers to sentences.
+
+evidence (causes.py) -> what was learnt, what was not, the likely cause. All are pure
+functions; `verdict` is what a run ends with, `diagnosis` what `dreamgym doctor` prints.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dreamgym.evaluation.diagnosis.causes import cause_of_stage, causes
+from dreamgym.evaluation.diagnosis.evidence import Evidence
+from dreamgym.evaluation.off_policy import sentences as off_policy_sentences
+from dreamgym.evaluation.statistics import difference_text, percent
+
+LOW_EXPERT = 0.9
+UNEXPLAINED = (
+    "Nothing that was measured explains it: `dreamgym show RUN` shows the dream beside "
+    "reality, and test/POLICY.jsonl what a policy did."
+)
+TRIAL_PRESET = "tiny"
+"""The preset that tries every stage and whose models learn next to nothing."""
+
+
+_START = {
+    "warmstart": "bc",
+    "expert_iteration": "warmstart",
+    "train": "expert_iteration",
+    "s2r": "dream",
+    "planner": "s2r",
+}
+"""The policy that a stage begins at, and keeps where it did not help."""
+_STAGE_NAMES = {
+    "warmstart": "The warm start",
+    "expert_iteration": "Expert iteration",
+    "train": "The dream policy",
+    "s2r": "The policy s2r",
+    "planner": "The planner",
+}
+"""The stages of which the verdict quotes the note, and how it calls their policies."""
+_MAKERS = {
+    "warmstart_minus_bc": ("warmstart",),
+    "expert_iteration_minus_warmstart": ("expert_iteration",),
+    "dream_minus_expert_iteration": ("train",),
+    "dream_minus_warmstart": ("train",),
+    "s2r_minus_dream": ("s2r",),
+    "planner_minus_s2r": ("planner",),
+}
+"""The stages of which one must have changed the policy for a comparison to say more.
+
+Where the stage `train` changed nothing, the comparison of expert iteration says it."""
+
+
+def verdict(evidence: Evidence) -> list[str]:
+    """Return the sentences that a run ends with."""
+    out = [*outcome_sentences(evidence), *training_sentences(evidence)]
+    if _is_disappointing(evidence):
+        likely_causes = causes(evidence)
+        if not likely_causes:
+            out.append(UNEXPLAINED)
+        elif not any(likely_causes[0].text() in sentence for sentence in out):
+            out.append(f"Likely cause: {likely_causes[0].text()}")
+        if len(likely_causes) > 1:
+            out.append(
+                f"`dreamgym doctor RUN` names {len(likely_causes) - 1} more: "
+                + ", ".join(cause.name for cause in likely_causes[1:])
+                + "."
+            )
+    return out
+
+
+def outcome_sentences(evidence: Evidence) -> list[str]:
+    """Return sentences on the test results of all policies, chance and the expert."""
+    trained = evidence.trained()
+    if not trained and evidence.results.get("off_policy"):
+        return off_policy_sentences(evidence.results["off_policy"])
+    if not trained:
+        return ["No policy was scored on real test games."]
+    games = max(
+        evidence.results["policies"][name]["success"]["episodes"] for name in trained
+    )
+    best = max(trained, key=lambda name: trained[name])
+    if trained[best] == 0.0:
+        out = [f"All policies win 0 of {games} test games: nothing was learnt."]
+    else:
+        out = [f"The best policy is {best}: it wins {percent(trained[best])} of games."]
+    out += _chance_sentences(evidence, trained)
+    expert = evidence.success("expert")
+    if expert is not None and expert < LOW_EXPERT:
+        out.append(
+            f"The expert itself wins {percent(expert)}: its plans may be longer than "
+            "the step limit, or its games draw lots."
+        )
+    return out
+
+
+def _chance_sentences(evidence: Evidence, trained: Mapping[str, float]) -> list[str]:
+    """Return how the trained policies, and the expert, compare with random play."""
+    chance, expert = evidence.success("random"), evidence.success("expert")
+    if not chance:
+        return []
+    below = [name for name, rate in trained.items() if chance > rate]
+    comparison = f"A random choice among valid actions wins {percent(chance)}"
+    if len(below) == len(trained):
+        out = [f"{comparison}, more than every trained policy."]
+    elif chance == max(trained.values()):
+        out = [f"{comparison}, as many as the best policy: nothing better was learnt."]
+    else:
+        out = [f"{comparison}, more than {', '.join(below)}."] if below else []
+    if expert is not None and LOW_EXPERT <= expert <= chance:
+        out.append(
+            "The expert wins no more than a random choice: success does not tell good "
+            "play from bad here. Report info['success'] where the task is solved."
+        )
+    return out
+
+
+def training_sentences(evidence: Evidence) -> list[str]:
+    """Return sentences on the effects of early experience and training in the dream."""
+    out = []
+    paired = evidence.results.get("paired", {})
+    for key, what in (
+        ("warmstart_minus_bc", "Early experience"),
+        ("expert_iteration_minus_warmstart", "Imitating what was won in the dream"),
+        ("dream_minus_expert_iteration", "Trust-region updates in the dream"),
+        ("dream_minus_warmstart", "Training in the dream"),
+        ("s2r_minus_dream", "Fine-tuning in the real environment"),
+        ("planner_minus_s2r", "Planning in the dream at play"),
+    ):
+        if key == "dream_minus_expert_iteration" and (
+            evidence.number("expert_iteration", "kept") == "warmstart"
+        ):
+            continue  # the difference to the warm start says it
+        makers = _MAKERS.get(key, ())
+        if makers and all(evidence.number(s, "kept") == _START[s] for s in makers):
+            continue  # one policy under two names
+        if key in paired and paired[key]["mean"] is not None:
+            out.append(_change(what, paired[key]))
+    out += _against_real_play(evidence)
+    if evidence.number("shield", "shield"):
+        share = percent(evidence.number("shield", "dev_invalid_actions"))
+        reason = evidence.number("shield", "reason")
+        out.append(
+            "The policies keep to the actions that the environment lists as valid "
+            "(policy.shield): "
+            f"{reason or f'{share} of the actions of bc were invalid'}."
+        )
+    remedy = evidence.number("dream_check", "remedy")
+    if remedy and remedy["helped"]:
+        out.append(f"The dream was refitted before training, because {_cause(remedy)}.")
+    out += _nothing_to_gain(evidence)
+    for stage, name in _STAGE_NAMES.items():
+        if evidence.number(stage, "nothing_to_gain"):
+            continue
+        if note := evidence.number(stage, "note"):
+            cause = cause_of_stage(evidence, stage)
+            repeated = any(cause in sentence for sentence in out)
+            out.append(f"{name}: {note}." + ("" if repeated else f" {cause}"))
+    return out
+
+
+def _against_real_play(evidence: Evidence) -> list[str]:
+    """Return whether the dream paid: the run's last policy against real play.
+
+    Nothing of a run whose dream was refused: its policies are of real play, too.
+    """
+    paired, control = evidence.results.get("paired", {}), "real_only_total"
+    if evidence.number("dream_check", "refused") and not evidence.number(
+        "dream_check", "forced"
+    ):
+        return []
+    for policy in ("planner", "s2r"):
+        difference = paired.get(f"{policy}_minus_{control}")
+        if difference is not None and difference["mean"] is not None:
+            break
+    else:
+        return []
+    rows = evidence.results["policies"]
+    steps = [rows[name].get("real_transitions", 0) for name in (policy, control)]
+    text = (
+        f"{difference_text(difference)} between {policy}, with {steps[0]:,} real "
+        f"steps, and real play without a dream ({control}), with {steps[1]:,}"
+    )
+    if difference["low"] > 0:
+        return [f"Dreaming paid: {text}."]
+    if difference["high"] < 0:
+        return [
+            f"Dreaming did not pay here: {text}. Where real steps are cheap, play on: "
+            "transfer.real_transitions."
+        ]
+    return [f"Whether dreaming paid cannot be told by these games: {text}."]
+
+
+def _nothing_to_gain(evidence: Evidence) -> list[str]:
+    """Return one sentence on the stages that began with a policy that won all games."""
+    stages = [s for s in _STAGE_NAMES if evidence.number(s, "nothing_to_gain")]
+    if not stages:
+        return []
+    return [
+        f"The policy {evidence.number(stages[0], 'kept')} wins all real dev games, so "
+        f"there was nothing to gain from {', '.join(stages)} (dream_check.force goes "
+        "on all the same)."
+    ]
+
+
+def _cause(remedy: Mapping[str, Any]) -> str:
+    """Return why a dream was refitted, without the details of its episodes."""
+    return str(remedy["before"]).split(": ")[0]
+
+
+def _change(what: str, difference: Mapping[str, Any]) -> str:
+    low, high = difference["low"], difference["high"]
+    text = f"{difference_text(difference)} over {difference['episodes']} games"
+    if low > 0:
+        return f"{what} made the policy better: {text}."
+    if high < 0:
+        return f"{what} made the policy worse: {text}."
+    return f"{what} changed nothing that these games can show: {text}."
+
+
+def _is_disappointing(evidence: Evidence) -> bool:
+    """Whether nothing better than chance, or nothing better by training, came of it."""
+    trained = evidence.trained()
+    chance = evidence.success("random") or 0.0
+    if not trained or max(trained.values()) <= chance:
+        return True
+    if evidence.number("expert_iteration", "nothing_to_gain"):
+        return False
+    gain = evidence.results.get("paired", {}).get("dream_minus_warmstart")
+    return gain is None or gain["mean"] is None or gain["low"] <= 0
+
+
+def diagnosis(evidence: Evidence) -> str:
+    """Return the verdict with all causes, as text of several lines."""
+    out = [*outcome_sentences(evidence), *training_sentences(evidence), ""]
+    likely_causes = causes(evidence)
+    if evidence.results.get("preset") == TRIAL_PRESET:
+        out.append(
+            f"The preset {TRIAL_PRESET} tries every stage with small models that learn "
+            "next to nothing; before anything else, run without `--preset "
+            f"{TRIAL_PRESET}`."
+        )
+    if not likely_causes:
+        out.append("Nothing that was measured explains more than this.")
+    else:
+        out.append("What may have been too little, what to change first:")
+        out += [f"{i + 1}. {cause.text()}" for i, cause in enumerate(likely_causes)]
+    return "\n".join(out)

@@ -1,0 +1,95 @@
+"""The choice between a trained policy and its start, by metrics of real dev games."""
+
+import pytest
+
+from dreamgym.build.real import dev_choice
+from dreamgym.build.real.dev_choice import compare_on_dev_games, compare_with_start
+from dreamgym.config.presets import preset
+from dreamgym.run.directory import Run
+from tests import doubles
+
+
+def metrics(success):
+    """Metrics of 64 dev games, each of which pays as much as it wins."""
+    family = {"real_success/coin": success, "real_games/coin": 64.0}
+    return {"real_success": success, "real_return": success, **family}
+
+
+@pytest.mark.parametrize(
+    ("after", "standard_errors", "note"),
+    [
+        (0.56, 0.0, None),
+        # 64 games each, pooled 0.53: a standard error is sqrt(0.249 / 32) = 0.0882.
+        (
+            0.56,
+            1.0,
+            "56 % won after it, 50 % before, less than one standard error more",
+        ),
+        (0.62, 1.0, None),
+        (0.44, 1.0, "44 % won after it, 50 % before"),
+    ],
+)
+def test_what_must_win_by_a_standard_error_says_so(
+    tmp_path, capsys, after, standard_errors, note
+):
+    with Run(tmp_path, preset("tiny", {"env.id": "tests.doubles:Corridor"})) as run:
+        choice = compare_with_start(
+            run,
+            "dream",
+            doubles.policy(),
+            {"real": metrics(0.5)},
+            "expert_iteration",
+            None,
+            lambda: metrics(after),
+            standard_errors=standard_errors,
+        )
+    assert choice.better == (note is None)
+    error = capsys.readouterr().err
+    if note is None:
+        assert (error, choice.numbers["kept"]) == ("", "dream")
+        return
+    assert choice.numbers["kept"] == "expert_iteration"
+    assert f"the policy is expert_iteration: of the real dev games {note}" in error
+    assert ("standard error" in error) == (after > 0.5)
+
+
+def games(won, count=19):
+    tasks = doubles.tasks("train")[:count]
+    return [
+        doubles.trajectory(
+            t, doubles.plan(t.initial_state) if i < won else ["fly"], index=i
+        )
+        for i, t in enumerate(tasks)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("won", "expected", "standard_errors", "kept"),
+    [
+        (15, True, 0.0, "start"),  # one game fewer
+        (15, True, 1.0, "after"),  # which is a standard error, and no more
+        (13, True, 1.0, "start"),
+        (16, True, 0.0, "after"),
+        (16, False, 1.0, "start"),
+        (17, False, 1.0, "after"),
+    ],
+)
+def test_a_policy_that_is_expected_to_be_better_may_win_as_many(
+    tmp_path, monkeypatch, won, expected, standard_errors, kept
+):
+    """The first one has won 16 of 19 games."""
+    monkeypatch.setattr(dev_choice, "plays_dev_games", lambda *_: True)
+    monkeypatch.setattr(
+        dev_choice, "paired_dev_games", lambda *_: (games(16), games(won))
+    )
+    numbers = compare_on_dev_games(
+        Run(tmp_path, preset("tiny")),
+        ("before", doubles.policy()),
+        ("after", doubles.policy()),
+        start="start",
+        what="it",
+        expected_better=expected,
+        standard_errors=standard_errors,
+    )
+    assert numbers["kept"] == kept
+    assert ("note" in numbers) == (kept == "start")

@@ -1,0 +1,79 @@
+"""Test games of a run: an environment that breaks all of them is down."""
+
+import pytest
+
+from dreamgym.agent.rollout import Trajectory
+from dreamgym.build.real import environments
+from dreamgym.config.presets import preset
+from dreamgym.envs import vector
+from dreamgym.envs.failures import EnvironmentDown
+from dreamgym.run.directory import Run
+from tests import doubles
+from worldmodel.data.records import write_episodes
+
+
+@pytest.mark.parametrize("scored", [0, 1])
+def test_games_of_which_none_was_scored_are_not_written(tmp_path, monkeypatch, scored):
+    episodes = [doubles.expert(t) for t in doubles.tasks("test")[:3]]
+    errors = [None] * scored + ["ConnectionError: gone"] * (3 - scored)
+    played = [
+        Trajectory(e, (), error) for e, error in zip(episodes, errors, strict=True)
+    ]
+    monkeypatch.setattr(environments.evaluate, "play", lambda *_, **__: played)
+    monkeypatch.setattr(environments, "load_player", lambda *_: doubles.policy())
+    monkeypatch.setattr(
+        environments,
+        "real_envs",
+        lambda *_, **__: vector.RealVectorEnv([doubles.Corridor()], max_steps=5),
+    )
+    run = Run(tmp_path, preset("tiny"))
+    tasks = [e.task for e in episodes]
+    if scored:
+        assert len(environments.play_test_games(run, "bc", tasks)) == 3
+        return
+    with pytest.raises(EnvironmentDown, match=r"3 games of the policy 'bc'.*gone"):
+        environments.play_test_games(run, "bc", tasks)
+    assert not (tmp_path / "test").exists()
+
+
+class Broken(doubles.Corridor):
+    """A corridor in which no step succeeds."""
+
+    def step(self, action):
+        raise KeyError(f"gone: {action}")
+
+
+def test_broken_floors_and_dev_games_are_not_written(tmp_path, monkeypatch):
+    """They are few, so that no batch sees enough of them break in a row."""
+    tasks = doubles.tasks("test")[:3]
+    monkeypatch.setattr(environments, "test_tasks", lambda _: tasks)
+    monkeypatch.setattr(environments, "dev_tasks", lambda _: doubles.tasks("dev")[:3])
+    monkeypatch.setattr(environments, "make_env", lambda _: Broken())
+    with Run(tmp_path, preset("tiny", {"env.id": "tests.doubles:Corridor"})) as run:
+        write_episodes(run.path("episodes.jsonl"), [doubles.expert(tasks[0])])
+        for name in ("random", "expert"):
+            with pytest.raises(EnvironmentDown, match=f"3 games of {name}.*gone"):
+                environments.play_floor(run, name)
+        with pytest.raises(EnvironmentDown, match=r"3 games of bc.*gone"):
+            environments.play_dev_games(run, "bc", doubles.policy())
+        assert not list(tmp_path.glob("**/random.jsonl"))
+        assert not list(tmp_path.glob("dev_games/*"))
+
+
+def test_fresh_tasks_are_train_tasks_that_nothing_was_collected_of(tmp_path):
+    settings = {"env.id": "tests.doubles:Corridor"}
+    with Run(tmp_path, preset("tiny", settings)) as run:
+        collected = [*doubles.tasks("train")[:5], doubles.tasks("train")[0]]
+        tasks = environments.training_tasks(run, collected, 3)
+        assert [t.id for t in tasks] == [t.id for t in doubles.tasks("train")[:8]]
+        assert all(t.initial_state for t in tasks)
+        assert run.real_steps.count == 0
+        assert environments.training_tasks(run, collected, 0) == tasks[:5]
+        every = environments.training_tasks(run, collected, 10_000)
+        assert {t.id for t in every} == {t.id for t in doubles.tasks("train")}
+
+
+def test_without_an_environment_there_are_no_fresh_tasks(tmp_path):
+    with Run(tmp_path, preset("tiny", {"env.id": ""})) as run:
+        collected = list(doubles.tasks("train")[:5])
+        assert environments.training_tasks(run, collected, 3) == collected

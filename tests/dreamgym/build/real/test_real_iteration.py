@@ -1,0 +1,278 @@
+"""Fine-tuning by expert iteration: what is played, what is imitated, and the budget."""
+
+import dataclasses
+import functools
+
+import pytest
+
+from dreamgym.agent.config import PlanConfig
+from dreamgym.build import imitation, planning
+from dreamgym.build.episodes import NAMES, recorded_episodes
+from dreamgym.build.real import real_iteration
+from dreamgym.build.real.real_iteration import iterate
+from dreamgym.config.presets import preset
+from dreamgym.config.stages import ExpertIterationConfig
+from dreamgym.envs.vector import RealVectorEnv
+from dreamgym.run.directory import Run
+from tests import doubles
+from worldmodel.data.records import write_episodes
+from worldmodel.fitting.config import FitConfig, OptimizerConfig
+from worldmodel.memory import ReplayMemory
+
+LIMIT = 14
+SHOWN = doubles.tasks("train")[:8]
+"""Tasks with a collected demonstration."""
+DREAMED = doubles.tasks("train")[8:12]
+"""Tasks that expert iteration won in the dream before."""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A run whose policy says any word at first, and whose dream is the corridor."""
+    fit = FitConfig(
+        steps=10,
+        batch_rows=2,
+        row_tokens=64,
+        eval_every=10,
+        optimizer=OptimizerConfig(learning_rate=2e-2, warmup_steps=5),
+    )
+    settings = {
+        "env.id": "tests.doubles:Corridor",
+        "transfer.method": "expert_iteration",
+        "transfer.iteration.refit_share": 0.0,
+        "transfer.iteration.rounds": 2,
+    }
+    config = preset("tiny", settings)
+    config = dataclasses.replace(
+        config,
+        bc=dataclasses.replace(config.bc, fit=fit),
+        expert_iteration=ExpertIterationConfig(
+            rounds=1, tasks=20, rollouts_per_task=2, epochs=3, fresh_tasks=60
+        ),
+    )
+    with Run(tmp_path / "run", config) as run:
+        run.write_json(NAMES, {})
+        write_episodes(run.path("episodes.jsonl"), [doubles.expert(t) for t in SHOWN])
+        dev = [doubles.expert(t) for t in doubles.tasks("dev")[:2]]
+        write_episodes(run.path("dev.jsonl"), dev)
+        dreamed = [doubles.expert(t) for t in DREAMED]
+        write_episodes(run.path("expert_iteration.jsonl"), dreamed)
+        run.mark("collect", {"deterministic": True, "max_episode_steps": LIMIT})
+        initial = doubles.policy(action_tokens=6)
+        monkeypatch.setattr(imitation, "initial_policy", lambda *_: initial)
+        experience = doubles.Known(ReplayMemory())
+        monkeypatch.setattr(
+            real_iteration, "load_experience", lambda *_, **__: experience
+        )
+        yield run
+
+
+@pytest.fixture
+def imitated(monkeypatch):
+    """The episodes of each fit, which is the real one."""
+    fits, fit = [], real_iteration.fit_demonstrations
+
+    def record(run, demonstrations, name):
+        fits.append(list(demonstrations))
+        return fit(run, demonstrations, name)
+
+    monkeypatch.setattr(real_iteration, "fit_demonstrations", record)
+    return fits
+
+
+@pytest.fixture
+def unfitted(monkeypatch):
+    """Without the fits, which take long: only what is played matters."""
+    monkeypatch.setattr(real_iteration, "fit_demonstrations", lambda *_: warm())
+
+
+@functools.cache
+def warm():
+    return doubles.cloned(doubles.ACTIONS, SHOWN)
+
+
+def set_iteration(run, **changes):
+    transfer = run.config.transfer
+    iteration = dataclasses.replace(transfer.iteration, **changes)
+    transfer = dataclasses.replace(transfer, iteration=iteration)
+    run.config = dataclasses.replace(run.config, transfer=transfer)
+
+
+def played(run, name, number):
+    return recorded_episodes(run.path(f"{name}/round-{number}/episodes.jsonl"))
+
+
+def ids(episodes):
+    return {e.task.id for e in episodes}
+
+
+def test_the_control_imitates_what_it_won_in_the_real_environment(run, imitated):
+    policy, numbers = iterate(run, "real_only", warm(), steps=400, dreams=False)
+    first, last = (played(run, "real_only", n) for n in (1, 2))
+    assert last[: len(first)] == first  # the episodes of both rounds
+    assert not ids(last) & ids(SHOWN_EPISODES)  # solved tasks are not played
+    won = ids(e for e in first if e.success)
+    assert not ids(last[len(first) :]) & won
+    for demonstrations, episodes in zip(imitated, (first, last), strict=True):
+        won = ids(e for e in episodes if e.success)
+        assert 0 < len(won)
+        assert ids(demonstrations) == won | ids(SHOWN_EPISODES)
+        assert len(demonstrations) == len(ids(demonstrations))
+    assert "dreamed_demonstrations" not in numbers["rounds"][0]
+    assert policy.model is not warm().model
+
+
+SHOWN_EPISODES = [doubles.expert(t) for t in SHOWN]
+
+
+def test_with_the_dream_unsolved_tasks_have_a_dreamed_demonstration(run, imitated):
+    _, numbers = iterate(run, "s2r", warm(), steps=200, dreams=True)
+    for row, demonstrations, number in zip(
+        numbers["rounds"], imitated, (1, 2), strict=True
+    ):
+        real = ids(SHOWN_EPISODES) | ids(
+            e for e in played(run, "s2r", number) if e.success
+        )
+        assert row["real_demonstrations"] == len(real)
+        assert len(demonstrations) == len(ids(demonstrations))  # one of each task
+        assert ids(demonstrations) >= real | {t.id for t in DREAMED}
+        assert len(demonstrations) > len(real | {t.id for t in DREAMED})
+
+
+@pytest.mark.usefixtures("unfitted")
+def test_each_round_refits_the_model_of_the_round_before(run, monkeypatch):
+    """Under a name of its own: a fit goes on from the checkpoint of its name."""
+    refits, fits, used = [], [], []
+
+    def refit(run, folder, name, share, *, start):
+        refits.append((folder, share, start))
+        fits.append(name)
+        run.write_json(f"{folder}/fidelity.json", {"exact": {"predictable": MEAN}})
+
+    def fit(run, demonstrations, name):
+        del run, demonstrations
+        fits.append(name)
+        return warm()
+
+    def load(run, *, folder, **_):
+        del run
+        used.append(folder)
+        return doubles.Known(ReplayMemory())
+
+    set_iteration(run, refit_share=0.5)
+    monkeypatch.setattr(real_iteration, "refit", refit)
+    monkeypatch.setattr(real_iteration, "fit_demonstrations", fit)
+    monkeypatch.setattr(real_iteration, "load_experience", load)
+    _, numbers = iterate(run, "s2r", warm(), steps=100, dreams=True)
+    assert refits == [("s2r/round-1", 0.5, ""), ("s2r/round-2", 0.5, "s2r/round-1")]
+    assert used == ["s2r/round-1", "s2r/round-2"]
+    assert len(set(fits)) == 4
+    assert [row["exact_predictable"] for row in numbers["rounds"]] == [0.75, 0.75]
+
+
+MEAN = {"mean": 0.75, "n": 4}
+
+
+@pytest.mark.usefixtures("unfitted")
+@pytest.mark.parametrize(("steps", "rounds"), [(13, 1), (150, 1), (150, 3)])
+def test_no_more_real_steps_are_taken_than_it_may(run, steps, rounds):
+    set_iteration(run, rounds=rounds)
+    with run.real_steps.recorded(run.path("x.steps")) as counter:
+        iterate(run, "real_only", warm(), steps=steps, dreams=False)
+    assert counter.count <= steps
+    # What is left would not pay for an episode as long as they may be.
+    assert counter.count > steps - 2 * LIMIT or steps < LIMIT
+
+
+@pytest.mark.usefixtures("unfitted")
+def test_the_policy_plans_in_the_model_of_its_round_and_the_control_does_not(
+    run, monkeypatch
+):
+    plan = PlanConfig(method="mpc", simulations=16, depth=4)
+    set_iteration(run, rounds=1, plan=plan)
+    folders = []
+
+    def load(run, *, folder, **_):
+        del run
+        folders.append(folder)
+        return doubles.RuleModel()
+
+    monkeypatch.setattr(planning, "load_experience", load)
+    monkeypatch.setattr(real_iteration, "remedy_folder", lambda _: "remedy")
+    iterate(run, "real_only", warm(), steps=300, dreams=False)
+    assert not folders
+    iterate(run, "s2r", warm(), steps=300, dreams=True)
+    assert folders == ["remedy"]
+    planned, plain = (
+        sum(bool(e.success) for e in played(run, name, 1))
+        for name in ("s2r", "real_only")
+    )
+    assert planned > plain + 3  # the dream is true here
+
+
+FEW = doubles.tasks("train")[20:24]
+
+
+class Unable(doubles.Corridor):
+    """A corridor in which no episode starts."""
+
+    def reset(self, **settings):
+        del settings
+        raise OSError("no answer")
+
+
+@pytest.mark.usefixtures("unfitted")
+def test_lost_tasks_are_played_again_while_steps_are_left(run, monkeypatch):
+    set_iteration(run, rounds=1)
+    monkeypatch.setattr(real_iteration, "training_tasks", lambda *_: FEW)
+    policy = doubles.Scripted(doubles.expert_rule)
+    iterate(run, "won", policy, steps=200, dreams=False)
+    assert len(played(run, "won", 1)) == len(FEW)  # all won: nothing is left to play
+    _, numbers = iterate(run, "s2r", policy, steps=200, dreams=True)  # nor to dream of
+    assert len(played(run, "s2r", 1)) == len(FEW)
+    assert numbers["rounds"][0]["dreamed_demonstrations"] == len(DREAMED)
+    iterate(run, "lost", doubles.policy(action_tokens=6), steps=200, dreams=False)
+    episodes = played(run, "lost", 1)
+    assert not any(e.success for e in episodes)
+    assert 200 - LIMIT < sum(len(e.transitions) for e in episodes) <= 200
+    assert len({e.id for e in episodes}) == len(episodes) > 2 * len(FEW)
+    monkeypatch.setattr(
+        real_iteration,
+        "real_envs",
+        lambda _: RealVectorEnv([Unable(), Unable()], max_steps=LIMIT),
+    )
+    iterate(run, "broken", policy, steps=200, dreams=False)  # and ends
+    assert played(run, "broken", 1) == []
+
+
+@pytest.mark.usefixtures("unfitted")
+def test_nothing_may_have_been_won_or_played_before(run):
+    write_episodes(run.path("expert_iteration.jsonl"), [])
+    for _ in range(2):  # the second time it finds what it wrote
+        _, numbers = iterate(run, "s2r", warm(), steps=LIMIT - 1, dreams=True)
+        assert [row["real_transitions"] for row in numbers["rounds"]] == [0, 0]
+        assert numbers["rounds"][0]["real_demonstrations"] == len(SHOWN)
+
+
+@pytest.mark.usefixtures("unfitted")
+def test_a_budget_of_the_run_bounds_it_too(run):
+    with run.real_steps.recorded(run.path("x.steps"), 60) as counter:
+        iterate(run, "real_only", warm(), steps=400, dreams=False)
+    assert 60 - 2 * LIMIT < counter.count <= 60
+
+
+@pytest.mark.usefixtures("unfitted")
+def test_interrupted_it_goes_on_with_the_round_that_was_not_finished(run, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(real_iteration, "dreamed_wins", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            iterate(run, "s2r", warm(), steps=200, dreams=True)
+    first = played(run, "s2r", 1)
+    with run.real_steps.recorded(run.path("x.steps")) as counter:
+        iterate(run, "s2r", warm(), steps=200, dreams=True)
+    assert played(run, "s2r", 1) == first
+    second = played(run, "s2r", 2)[len(first) :]
+    assert counter.count == sum(len(e.transitions) for e in second)

@@ -1,0 +1,109 @@
+"""Values in sight: which are taken for arguments, and in which order."""
+
+import random
+from typing import Literal
+
+import pytest
+
+from dreamgym.envs.tools.signatures import MAX_COMBINATIONS, Signature
+from dreamgym.envs.tools.values import Sight, fair_shares
+
+
+def texts(instruction, *lines, unlikely=()):
+    return list(Sight(instruction, lines, unlikely=unlikely).values(str))
+
+
+def test_names_come_first_then_words_of_the_instruction_numbers_and_other_words():
+    listed = texts(
+        "book a trip to Rome for at most 500 euros",
+        "trip T12 to Oslo",
+        "the price 49 is low",
+        unlikely=("book",),
+    )
+    assert listed == [
+        "Rome",
+        "T12",
+        "Oslo",
+        "trip",
+        "euros",
+        "500",
+        "49",
+        "price",
+        "low",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ('{"city": "New York", "name": "joe"}', "New York"),
+        ("a file called 'old notes'", "old notes"),
+        (r'said "a \"b\" c"', 'a "b" c'),
+        ("mail to ann@mail.org", "ann@mail.org"),
+        ("open src/main.py now", "src/main.py"),
+        ("meet at 10:30", "10:30"),
+        ("the iPhone", "iPhone"),
+    ],
+)
+def test_quoted_texts_and_names_are_values(line, value):
+    assert texts("look around", line)[0] == value
+
+
+def test_a_key_of_json_is_no_name_and_an_apostrophe_no_quote():
+    assert texts("", '{"price": "high"}') == ["high", "price"]
+    assert not any(" " in x for x in texts("", "it isn't ann's or bob's"))
+    assert texts("", "Trips go") == ["Trips", "go"]  # a capital that begins a line
+
+
+def test_words_without_content_stand_in_where_there_is_nothing_else():
+    assert texts("to the") == ["to", "the"]
+    assert texts("book", unlikely=("book",)) == ["book"]
+    assert texts("to the cat") == ["cat"]
+
+
+@pytest.mark.parametrize(
+    ("hint", "values"),
+    [
+        (int, [7, 2]),
+        (float, [7.0, 2.5, 2.0]),
+        (bool, [False, True]),
+        (Literal["a", 2], ["a", 2]),
+        (int | None, [7, 2, None]),
+        (list[str], []),
+    ],
+)
+def test_values_of_other_types(hint, values):
+    sight = Sight("put 7 apples", ("2.5 kilos", "2 boxes", "7 apples"))
+    assert list(sight.values(hint)) == values
+
+
+def test_likely_combinations_come_first_and_many_arguments_stay_few():
+    def two(self, a: str, b: int): ...
+
+    sight = Sight("move X1 Y2 by 3 or 4")
+    found = Signature.of_method(two).candidates(sight)
+    assert found[0] == {"a": "X1", "b": 3}
+    assert {"a": "Y2", "b": 3} in found[:3]
+    assert {"a": "X1", "b": 4} in found[:3]
+
+    def six(self, a: str, b: str, c: str, d: str, e: str, f: str, g: int = 1): ...
+
+    many = Signature.of_method(six).candidates(
+        Sight(" ".join(f"N{i}" for i in range(20)))
+    )
+    assert 1 < len(many) <= MAX_COMBINATIONS
+    assert len({tuple(row.values()) for row in many}) == len(many)
+    assert {row["a"] for row in many} == {row["f"] for row in many}
+
+
+def test_shares_are_equal_and_what_a_short_list_leaves_goes_to_the_others():
+    lists = [list("abc"), list(range(50)), list(range(100, 200)), []]
+    chosen = fair_shares(lists, 23, random.Random(0))
+    assert chosen[:3] == list("abc")
+    small, large = chosen[3:13], chosen[13:]
+    assert len(set(small)) == len(set(large)) == 10
+    assert small[:5] == [0, 1, 2, 3, 4]  # the best half, and others by chance
+    assert set(small) < set(range(50))
+    assert set(large) < set(range(100, 200))
+    assert fair_shares(lists, 23, random.Random(0)) == chosen
+    assert fair_shares([], 5, random.Random(0)) == []

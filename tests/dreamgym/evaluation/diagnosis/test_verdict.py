@@ -1,0 +1,465 @@
+"""A verdict, by hand: numbers to each of its sentences, and what is left unsaid."""
+
+import operator
+import re
+
+import pytest
+
+from dreamgym.config.presets import preset
+from dreamgym.evaluation.diagnosis import causes as module
+from dreamgym.evaluation.diagnosis import dream_causes
+from dreamgym.evaluation.diagnosis.causes import STAGE_ADVICE, causes
+from dreamgym.evaluation.diagnosis.evidence import Cause, Evidence
+from dreamgym.evaluation.diagnosis.verdict import (
+    UNEXPLAINED,
+    diagnosis,
+    outcome_sentences,
+    training_sentences,
+    verdict,
+)
+
+SOUND = {
+    "exact": {"predictable": {"mean": 0.95, "count": 200}},
+    "done": {"recall": {"mean": 1.0, "count": 40}},
+}
+STAGES = {
+    "bc": {"imitated_episodes": 60},
+    "collect": {"successes": 80, "episodes": 300},
+    "dream_check": {"disagrees": False},
+    "train": {"kl": 0.1},
+}
+CURVE = [{"informative_groups": 0.5, "rollouts": 96.0, "unscored_rollouts": 0.0}]
+
+
+def row(success, games=120, invalid=0.05):
+    return {
+        "success": {"mean": success, "episodes": games},
+        "invalid_action_rate": invalid,
+    }
+
+
+def evidence(*, fidelity=SOUND, stages=STAGES, curve=CURVE, paired=None, **rates):
+    policies = {k: r if isinstance(r, dict) else row(r) for k, r in rates.items()}
+    results = {"policies": policies, "paired": paired or {}, "fidelity": fidelity}
+    return Evidence(results, stages, curve)
+
+
+def gain(low, mean, high):
+    pair = {"low": low, "mean": mean, "high": high, "episodes": 60}
+    return {"dream_minus_warmstart": pair}
+
+
+def test_that_all_policies_lose_is_said():
+    lost = {name: row(0.0, 60) for name in ("bc", "warmstart", "dream")}
+    assert outcome_sentences(evidence(random=row(0.3, 60), untrained=0.0, **lost)) == [
+        "All policies win 0 of 60 test games: nothing was learnt.",
+        "A random choice among valid actions wins 30 %, more than every trained "
+        "policy.",
+    ]
+
+
+def test_chance_is_compared_with_each_policy():
+    some = evidence(random=0.5, expert=1.0, bc=0.4, warmstart=0.6, dream=0.45)
+    assert outcome_sentences(some) == [
+        "The best policy is warmstart: it wins 60 % of games.",
+        "A random choice among valid actions wins 50 %, more than bc, dream.",
+    ]
+    assert len(outcome_sentences(evidence(random=0.1, bc=0.4))) == 1
+    assert len(outcome_sentences(evidence(bc=0.4))) == 1  # no floor was played
+    assert outcome_sentences(evidence(random=0.4, bc=0.4, dream=0.2)) == [
+        "The best policy is bc: it wins 40 % of games.",
+        "A random choice among valid actions wins 40 %, as many as the best policy: "
+        "nothing better was learnt.",
+    ]
+    assert len(outcome_sentences(evidence(random=0.0, bc=0.0))) == 1
+
+
+def test_success_that_random_play_has_as_often_as_the_expert_is_questioned():
+    sentence = outcome_sentences(evidence(random=1.0, expert=1.0, bc=0.5))[-1]
+    assert "success does not tell good play from bad" in sentence
+    for chance, expert in ((0.9, 1.0), (0.6, 0.5)):
+        *_, last = outcome_sentences(evidence(random=chance, expert=expert, bc=0.5))
+        assert "good play" not in last
+
+
+def test_an_expert_that_loses_is_said():
+    (_, text) = outcome_sentences(evidence(expert=0.5, bc=0.4))
+    assert text.startswith("The expert itself wins 50 %")
+    assert outcome_sentences(evidence(expert=1.0, untrained=0.2)) == [
+        "No policy was scored on real test games."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pair", "message"),
+    [
+        (gain(0.02, 0.1, 0.2), "made the policy better: +0.100 [+0.020, +0.200] over"),
+        (gain(-0.4, -0.27, -0.15), "made the policy worse: -0.270 [-0.400, -0.150]"),
+        (gain(-0.1, 0.0, 0.1), "changed nothing that these games can show: +0.000"),
+    ],
+)
+def test_what_training_changed_is_said_with_its_interval(pair, message):
+    (sentence,) = training_sentences(evidence(bc=0.4, paired=pair))
+    assert sentence.startswith("Training in the dream ")
+    assert message in sentence
+
+
+def test_a_stage_that_kept_another_policy_says_so():
+    stages = STAGES | {
+        "warmstart": {"note": "early experience did not help"},
+        "train": {"note": "not trained, so it is the warm start: 5 % of 200"},
+    }
+    assert training_sentences(evidence(bc=0.4, stages=stages)) == [
+        "The warm start: early experience did not help. " + STAGE_ADVICE["warmstart"],
+        "The dream policy: not trained, so it is the warm start: 5 % of 200. "
+        + STAGE_ADVICE["train"],
+    ]
+
+
+def test_stages_with_nothing_to_gain_are_one_sentence_and_no_disappointment():
+    note = "there is nothing to gain, warmstart wins all real dev games"
+    done = {"nothing_to_gain": True, "kept": "warmstart", "note": note}
+    stages = STAGES | {
+        "expert_iteration": done,
+        "train": done | {"kept": "expert_iteration"},
+        "s2r": done | {"kept": "dream"},
+    }
+    equal = {"mean": 0.0, "low": 0.0, "high": 0.0, "episodes": 60}
+    pairs = ("dream_minus_warmstart", "s2r_minus_dream")
+    some = evidence(
+        stages=stages, paired=dict.fromkeys(pairs, equal), bc=0.9, warmstart=0.98
+    )
+    assert verdict(some) == [
+        "The best policy is warmstart: it wins 98 % of games.",
+        "The policy warmstart wins all real dev games, so there was nothing to gain "
+        "from expert_iteration, train, s2r (dream_check.force goes on all the same).",
+    ]
+
+
+@pytest.mark.parametrize("stage", STAGE_ADVICE)
+def test_a_stage_that_did_not_help_names_its_cause_and_a_setting(stage):
+    stages = STAGES | {stage: {"note": "it did not help"}}
+    (plain,) = training_sentences(evidence(bc=0.6, stages=stages))
+    assert "it did not help. " in plain
+    settings = re.findall(r"[a-z_]+\.[a-z_.]+[a-z]", plain)
+    assert settings
+    for setting in settings:  # there is each of them
+        operator.attrgetter(setting)(preset("default"))
+    wrong = SOUND | {"exact": {"predictable": {"mean": 0.75, "count": 200}}}
+    (cause,) = training_sentences(evidence(bc=0.6, stages=stages, fidelity=wrong))
+    assert "Likely cause: The dream has 75 % of 200" in cause
+    # Two stages with one cause name it once.
+    both = STAGES | {s: {"note": "it did not help"} for s in STAGE_ADVICE}
+    sentences = training_sentences(evidence(bc=0.6, stages=both, fidelity=wrong))
+    assert len(sentences) == len(STAGE_ADVICE)
+    assert sum("75 %" in s for s in sentences) == 1
+
+
+@pytest.mark.parametrize(
+    ("imitation", "updates", "openings"),
+    [
+        ("expert_iteration", "dream", ["Imitating", "Trust-region", "Training in"]),
+        ("expert_iteration", "expert_iteration", ["Imitating"]),
+        ("warmstart", "dream", ["Training in"]),
+        ("warmstart", "expert_iteration", []),
+    ],
+)
+def test_one_policy_under_two_names_is_not_compared(imitation, updates, openings):
+    keys = ("expert_iteration_minus_warmstart", "dream_minus_expert_iteration")
+    pairs = dict.fromkeys(
+        [*keys, "dream_minus_warmstart"], gain(0.0, 0.1, 0.2)["dream_minus_warmstart"]
+    )
+    stages = STAGES | {
+        "expert_iteration": {"kept": imitation},
+        "train": {"kept": updates},
+    }
+    sentences = training_sentences(evidence(bc=0.4, paired=pairs, stages=stages))
+    assert len(sentences) == len(openings)
+    for sentence, opening in zip(sentences, openings, strict=True):
+        assert sentence.startswith(opening)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "opening"),
+    [
+        (0.02, 0.2, "Dreaming paid: "),
+        (-0.2, -0.02, "Dreaming did not pay here: "),
+        (-0.1, 0.1, "Whether dreaming paid cannot be told by these games: "),
+    ],
+)
+@pytest.mark.parametrize("policy", ["planner", "s2r"])
+def test_whether_the_dream_paid_is_said_with_both_costs(low, high, opening, policy):
+    control = "real_only_total"
+    mean = (low + high) / 2
+    pair = {"low": low, "mean": mean, "high": high, "episodes": 60}
+    rates = {
+        policy: row(0.7) | {"real_transitions": 1100},
+        control: row(0.6) | {"real_transitions": 22000},
+    }
+    paired = {f"{policy}_minus_{control}": pair}
+    (sentence,) = training_sentences(evidence(paired=paired, **rates))
+    assert sentence.startswith(f"{opening}{mean:+.3f}")
+    assert "1,100" in sentence
+    assert f"({control}), with 22,000" in sentence
+    assert ("transfer.real_transitions" in sentence) == (high < 0)
+    refused = STAGES | {"dream_check": {"refused": "no ends", "forced": False}}
+    assert not training_sentences(evidence(stages=refused, paired=paired, **rates))
+
+
+def test_a_run_without_a_control_does_not_say_whether_the_dream_paid():
+    assert not training_sentences(evidence(planner=0.7, s2r=0.6))
+    unscored = {"low": None, "mean": None, "high": None, "episodes": 0}
+    paired = {"planner_minus_real_only_total": unscored}
+    assert not training_sentences(evidence(paired=paired, planner=0.7, s2r=0.6))
+
+
+def test_a_shield_that_the_run_chose_is_named():
+    chosen = {"shield": "valid", "dev_invalid_actions": 0.62}
+    (sentence,) = training_sentences(
+        evidence(bc=0.4, stages=STAGES | {"shield": chosen})
+    )
+    assert "(policy.shield): 62 % of the actions of bc were invalid" in sentence
+
+
+def test_a_warm_start_that_is_bc_is_not_compared_with_bc():
+    pairs = {"warmstart_minus_bc": gain(0.0, 0.1, 0.2)["dream_minus_warmstart"]}
+    stages = STAGES | {"warmstart": {"kept": "bc"}}
+    assert training_sentences(evidence(bc=0.4, paired=pairs, stages=stages)) == []
+    (sentence,) = training_sentences(evidence(bc=0.4, paired=pairs, stages=STAGES))
+    assert sentence.startswith("Early experience")
+
+
+def with_stage(**changes):
+    return evidence(bc=0.4, stages=STAGES | changes)
+
+
+def scored(part, name, mean, count):
+    rate = {"mean": mean, "count": count, "effective": float(count)}
+    return evidence(bc=0.4, fidelity=SOUND | {part: {name: rate}})
+
+
+def hidden(mean, count, *, deterministic=True):
+    fidelity = SOUND | {"hidden_state": {"mean": mean, "count": count}}
+    collect = STAGES["collect"] | {"deterministic": deterministic}
+    return evidence(bc=0.4, fidelity=fidelity, stages=STAGES | {"collect": collect})
+
+
+@pytest.mark.parametrize(
+    ("some", "name", "message", "advice"),
+    [
+        (
+            with_stage(bc={"imitated_episodes": 7}),
+            "few demonstrations",
+            "only 7 won",
+            "collect.",
+        ),
+        (
+            with_stage(
+                collect={
+                    "successes": 50,
+                    "episodes": 90,
+                    "dev_episodes": 10,
+                    "broken/KeyError": 9,
+                    "broken/TextTooLong": 2,
+                }
+            ),
+            "broken episodes",
+            "broke 11 episodes of the collection, next to 100 that were recorded, "
+            "mostly by KeyError",
+            "dreamgym check",
+        ),
+        (
+            with_stage(collect={"successes": 3, "episodes": 300}),
+            "few episodes that were won",
+            "Only 3 of 300",
+            "collect.expert_weight",
+        ),
+        (
+            scored("exact", "predictable", 0.05, 200),
+            "low fidelity",
+            "5 % of 200 predictable next states right",
+            "pretrain.fit.steps",
+        ),
+        (
+            scored("copying", "state_unseen", 0.77, 30),
+            "garbled identifiers",
+            "77 % of 30 identifiers",
+            "pretrain.fit.steps",
+        ),
+        (
+            scored("copying", "state_unseen", 0.95, 200),  # 99 % are required
+            "garbled identifiers",
+            "95 % of 200 identifiers",
+            "pretrain.fit.steps",
+        ),
+        (
+            scored("exact", "predictable", None, 0),
+            "unmeasured dream",
+            "no next states can be known",
+            "collect.dev_tasks",
+        ),
+        (scored("done", "recall", 0.08, 26), "missed ends", "8 % of 26", "rare_event"),
+        (
+            evidence(
+                bc=0.4,
+                fidelity=SOUND
+                | {
+                    "instruction": {
+                        "agree": {"mean": 0.6, "count": 80},
+                        "shown": {"mean": 0.25, "count": 40},
+                        "elsewhere": {"mean": 0.05, "count": 40},
+                        "words": ["coin"],
+                    }
+                },
+            ),
+            "ignored instruction",
+            "(coin) is there, it shows it in 25 % of 40 reveals, and in 5 % of 40",
+            "pretrain.fit.steps",
+        ),
+        (
+            with_stage(
+                dream_check={"disagrees": True, "sentence": "the dream is wrong"}
+            ),
+            "wrong about the policy",
+            "The dream is wrong.",
+            "collect.noisy_weight",
+        ),
+        (
+            evidence(warmstart=row(0.4, invalid=0.93)),
+            "invalid actions",
+            "93 % of the warm start's actions",
+            "demonstrations",
+        ),
+        (
+            evidence(bc=0.4, curve=[{"informative_groups": x} for x in (0.0, 0.1)]),
+            "little signal",
+            "ended differently in 5 % of the groups",
+            "group_size",
+        ),
+        (
+            evidence(bc=0.4, curve=[{"rollouts": 16.0, "unscored_rollouts": 14.0}]),
+            "broken rollouts",
+            "88 % of the rollouts",
+            "retries",
+        ),
+        (with_stage(train={"kl": 2.5}), "large KL", "2.5 nats", "learning_rate"),
+        (
+            evidence(bc=0.3, expert=0.9),
+            "weak imitation",
+            "bc imitates 60 won episodes and wins 30 %, the expert 90 %",
+            "bc.fit.steps",
+        ),
+        (
+            hidden(0.12, 90),
+            "hidden state",
+            "Of 90 recorded steps that were taken more than once, with the same task, "
+            "state and last actions, 12 % had",
+            "experience.history",
+        ),
+        # A dream that is not very good is named where there is no other cause.
+        (
+            scored("exact", "predictable", 0.75, 200),
+            "low fidelity",
+            "75 % of 200",
+            "pretrain.fit.steps",
+        ),
+        (scored("done", "recall", 0.9, 40), "missed ends", "90 % of 40", "rare_event"),
+        # Half of the 60 games: 1.96 sqrt(0.5 / 60) = 0.179.
+        (evidence(bc=row(0.4, 60)), "few test games", "ences of 0.18", "evaluate"),
+    ],
+)
+def test_each_cause_is_named_with_its_numbers_and_a_setting(
+    some, name, message, advice
+):
+    (cause,) = causes(some)
+    assert cause.name == name
+    assert message in cause.sentence
+    assert advice in cause.advice
+
+
+def test_a_sound_run_has_no_cause():
+    assert causes(evidence(bc=0.4, warmstart=0.5, dream=0.6)) == []
+    assert causes(scored("copying", "state_unseen", 0.0, 19)) == []  # too few
+    assert causes(scored("copying", "state_unseen", 0.97, 80)) == []  # perhaps 99 %
+    few_broken = STAGES["collect"] | {"broken/KeyError": 30}  # of 300
+    assert causes(with_stage(collect=few_broken)) == []
+    assert causes(evidence(bc=0.75, expert=0.9)) == []
+    assert causes(hidden(0.12, 49)) == []
+    assert causes(hidden(0.12, 90, deterministic=False)) == []  # it draws lots
+    better = evidence(bc=0.4, dream=0.6, paired=gain(0.1, 0.2, 0.3))
+    assert len(verdict(better)) == 2
+    assert "Nothing that was measured" in diagnosis(better)
+
+
+def test_a_disappointing_run_ends_with_its_first_cause_and_where_to_read_more():
+    some = evidence(
+        random=0.3,
+        bc=row(0.0, 60),
+        stages=STAGES | {"bc": {"imitated_episodes": 7}},
+        fidelity=SOUND | {"done": {"recall": {"mean": 0.08, "count": 26}}},
+    )
+    *_, cause, more = verdict(some)
+    assert cause.startswith("Likely cause: The policies imitate only 7 won episodes.")
+    # That the test games are few explains no success of 0.
+    assert more == "`dreamgym doctor RUN` names 1 more: missed ends."
+    text = diagnosis(some)
+    assert [line[:2] for line in text.splitlines()[-2:]] == ["1.", "2."]
+
+
+def test_a_disappointing_run_without_a_cause_says_where_to_look():
+    lost = evidence(random=0.3, bc=0.0, warmstart=0.0, dream=0.0)
+    assert causes(lost) == []
+    assert verdict(lost)[-1] == UNEXPLAINED
+
+
+def test_advice_names_only_what_has_an_effect():
+    """A budget decides how much is collected, and no expert has no weight."""
+    stages = STAGES | {
+        "bc": {"imitated_episodes": 7},
+        "collect": {"successes": 3, "episodes": 300},
+        "dream_check": {"disagrees": True, "sentence": "the dream is wrong"},
+    }
+    low = SOUND | {"exact": {"predictable": {"mean": 0.1, "count": 50}}}
+    some = evidence(bc=0.4, stages=stages, fidelity=low)
+    plain = " ".join(cause.advice for cause in causes(some))
+    assert "collect.episodes" in plain
+    assert "collect.expert_weight" in plain
+    assert "--budget" not in plain
+    none = {"evaluate/expert": {"status": "skipped: the environment has no expert"}}
+    some = some._replace(
+        results=some.results | {"budget": {"real_steps": 3000, "spent": 2000}},
+        stages=stages | none,
+    )
+    advice = [cause.advice for cause in causes(some)]
+    assert len(advice) == 4
+    assert not any("_weight" in text or "collect.episodes" in text for text in advice)
+    assert all("--budget" in text for text in advice[:3])
+    assert all("expert()" in text for text in advice[:2])
+
+
+def test_the_first_advice_for_the_trial_preset_is_to_take_another():
+    some = evidence(bc=0.4)
+    text = diagnosis(some._replace(results=some.results | {"preset": "tiny"}))
+    assert "run without `--preset tiny`" in text
+    assert "--preset" not in diagnosis(some)
+
+
+def test_a_refit_that_mended_the_dream_is_said():
+    before = "only 8 % of 40 ends are found; the dream is wrong: episodes are won"
+    for helped in (True, False):
+        some = with_stage(dream_check={"remedy": {"before": before, "helped": helped}})
+        sentences = [s for s in training_sentences(some) if "refitted" in s]
+        assert sentences == helped * [
+            "The dream was refitted before training, because only 8 % of 40 ends are "
+            "found; the dream is wrong."
+        ]
+
+
+def test_every_cause_is_checked_by_hand_here():
+    checks = [
+        n
+        for n, f in (vars(module) | vars(dream_causes)).items()
+        if getattr(f, "__annotations__", {}).get("return") == (Cause | None)
+    ]
+    # The lesser ones share their names, and a row above, with those that come first.
+    assert len(checks) == 21

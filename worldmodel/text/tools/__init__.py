@@ -1,0 +1,1 @@
+"""Tool calls as text: parsed, matched, checked against schemas, and written."""
