@@ -39,7 +39,7 @@ TUNE = (
     "dreamgym.run.process:tune_process",
     "dreamgym.pipeline.quickstart:tune_process",
 )
-TRAIN = ("dreamgym.stages.train:body", "dreamgym.pipeline.train:stage")
+TRAIN = ("dreamgym.stages.policies.train:body", "dreamgym.pipeline.train:stage")
 SAVE = (
     "dreamgym.build.loop_checkpoint:LoopCheckpoint.record",
     "dreamgym.pipeline.reinforce:_Saver.after_update",

@@ -84,7 +84,7 @@ def main() -> None:
     command += ["--preset", args.preset, "--env", args.env]
     show(f"the run without interruptions, in {root}")
     began = time.monotonic()
-    if (code := interrupted(command, root / "reference", None, 0.0)) != 0:
+    if (code := run(command, root / "reference")) != 0:
         sys.exit(f"the run without interruptions failed with status {code}")
     seconds = time.monotonic() - began
     wanted = digests(root / "reference")
@@ -146,11 +146,11 @@ def run_until_done(
     """Run a command again and again; return its last status and the interruptions."""
     made = []
     for way, delay in moments:
-        code = interrupted(command, folder, way, delay, draw)
+        code, happened = interrupted(command, folder, way, delay, draw)
+        made += [way] * happened
         if code == 0:
-            return 0, made + ([way] if way == "child" else [])
-        made.append(way)
-    return interrupted(command, folder, None, 0.0), made
+            return 0, made
+    return run(command, folder), made
 
 
 def begin(
@@ -165,34 +165,36 @@ def begin(
     )
 
 
+def run(command: Sequence[str], folder: Path) -> int:
+    """Run a command without interruptions; return its status."""
+    with folder.with_suffix(".log").open("ab") as file:
+        return begin(command, folder, file).wait()
+
+
 def interrupted(
-    command: Sequence[str],
-    folder: Path,
-    way: str | None,
-    delay: float,
-    draw: random.Random | None = None,
-) -> int:
-    """Run a command once; return its status, 0 where it was faster than the delay."""
+    command: Sequence[str], folder: Path, way: str, delay: float, draw: random.Random
+) -> tuple[int, bool]:
+    """Run a command; return its status, and whether it was interrupted.
+
+    It was not where it was done before the delay, or had no children.
+    """
     with folder.with_suffix(".log").open("ab") as file:
         process = begin(command, folder, file)
     with contextlib.suppress(subprocess.TimeoutExpired):
-        return process.wait(timeout=delay if way else None)
-    if way == "process":
-        process.kill()
-    elif way == "terminate":
-        process.terminate()
-    elif way == "child":
-        if draw is not None and (children := descendants(process.pid)):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(draw.choice(children), signal.SIGKILL)
-    else:
-        for pid in (*descendants(process.pid), process.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        return process.wait(timeout=delay), False
+    children = descendants(process.pid)
+    victims = {
+        "process": [process.pid],
+        "child": [draw.choice(children)] if children else [],
+        "terminate": [process.pid],
+    }.get(way, [*children, process.pid])
+    for pid in victims:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM if way == "terminate" else signal.SIGKILL)
     code = process.wait()
     if way == "power":
         lose_last_second(folder)
-    return code
+    return code, bool(victims)
 
 
 def descendants(pid: int) -> list[int]:

@@ -139,7 +139,7 @@ def _transfer_matrix(args: argparse.Namespace) -> None:
 
 
 def _show(args: argparse.Namespace) -> None:
-    from dreamgym.commands.show import show
+    from dreamgym.commands.inspection.show import show
     from dreamgym.run.directory import Run
     from dreamgym.run.display import output_console
     from dreamgym.run.process import tune_process
@@ -148,7 +148,7 @@ def _show(args: argparse.Namespace) -> None:
         raise ValueError("--why explains one action: drop --update, --all and --html")
     run = Run.open(args.run_dir)
     if args.update is not None:
-        from dreamgym.commands.rollouts import show_rollouts
+        from dreamgym.commands.inspection.rollouts import show_rollouts
 
         show_rollouts(
             run,
@@ -184,14 +184,14 @@ def _show(args: argparse.Namespace) -> None:
 
 
 def _doctor(args: argparse.Namespace) -> None:
-    from dreamgym.commands.doctor import explain
+    from dreamgym.commands.inspection.doctor import explain
     from dreamgym.run.directory import Run
 
     print(explain(Run.open(args.run_dir)))
 
 
 def _report(args: argparse.Namespace) -> None:
-    from dreamgym.commands.report import write_report
+    from dreamgym.commands.inspection.report import write_report
     from dreamgym.commands.results import read_results
     from dreamgym.evaluation import report
     from dreamgym.run.directory import Run

@@ -113,7 +113,7 @@ def _scorecard_command(commands: Any) -> None:
 
 
 def _scorecard(args: argparse.Namespace) -> None:
-    from dreamgym.commands import scorecard as scorecard_command
+    from dreamgym.commands.inspection import scorecard as scorecard_command
     from dreamgym.evaluation.pages import scorecard_page
     from dreamgym.run.directory import Run
     from dreamgym.run.process import tune_process
@@ -161,8 +161,8 @@ def _stages(args: argparse.Namespace) -> None:
     from dreamgym.build.chat import check_server
     from dreamgym.cli.estimate import print_estimate
     from dreamgym.commands import planning
-    from dreamgym.commands import report as run_report
     from dreamgym.commands import results as run_results
+    from dreamgym.commands.inspection import report as run_report
     from dreamgym.commands.quickstart import quickstart, stage_names
     from dreamgym.evaluation import report
     from dreamgym.run.directory import Run
@@ -333,7 +333,7 @@ def _compare_command(commands: Any) -> None:
 
 
 def _compare(args: argparse.Namespace) -> None:
-    from dreamgym.commands.compare import compared
+    from dreamgym.commands.inspection.compare import compared
     from dreamgym.evaluation.comparisons import run_comparison
 
     comparison = compared(args.run_dirs)

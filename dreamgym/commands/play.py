@@ -11,7 +11,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from dreamgym.build.chat import experience_session
-from dreamgym.commands.show import run_readable_states
+from dreamgym.commands.inspection.show import run_readable_states
 from dreamgym.envs.dream import Exchange
 from dreamgym.evaluation.comparisons.episode_comparison import Recall, recalled_view
 from dreamgym.evaluation.printable import printable

@@ -9,9 +9,9 @@ from dreamgym.build import chat as run_chat
 from dreamgym.build.budget import check_budget, check_recorded
 from dreamgym.build.episodes import nothing_to_imitate
 from dreamgym.build.real.step_limit import with_step_limit
-from dreamgym.commands import report as run_report
 from dreamgym.commands import results as run_results
 from dreamgym.commands.estimate import recorded_transitions
+from dreamgym.commands.inspection import report as run_report
 from dreamgym.config.budget import lines as budget_lines
 from dreamgym.config.settings import RunConfig
 from dreamgym.run.directory import Run, RunError

@@ -15,22 +15,22 @@ from dreamgym.envs.adapters import gymnasium_text
 from dreamgym.envs.importing import imported, user_place
 
 ENVIRONMENTS = {
-    "alfworld": "dreamgym.envs.suites.alfworld:AlfWorld",
+    "alfworld": "dreamgym.envs.suites.alfworld.env:AlfWorld",
     "bfcl": "dreamgym.envs.suites.bfcl:Bfcl",
-    "miniwob": "dreamgym.envs.suites.miniwob:MiniWoB",
+    "miniwob": "dreamgym.envs.suites.miniwob.env:MiniWoB",
     "reasoning": "dreamgym.envs.suites.reasoning:Reasoning",
     "scienceworld": "dreamgym.envs.suites.scienceworld:ScienceWorld",
     "textcraft": "dreamgym.envs.suites.textcraft:TextCraft",
-    "textworld": "dreamgym.envs.suites.textworld_express:TextWorldExpress",
+    "textworld": "dreamgym.envs.suites.textworld.express:TextWorldExpress",
 }
 
 FAMILIES = {
-    "alfworld": "dreamgym.envs.suites.alfworld:one_task_type",
+    "alfworld": "dreamgym.envs.suites.alfworld.env:one_task_type",
     "bfcl": "dreamgym.envs.suites.bfcl:one_category",
-    "miniwob": "dreamgym.envs.suites.miniwob:one_page",
+    "miniwob": "dreamgym.envs.suites.miniwob.env:one_page",
     "reasoning": "dreamgym.envs.suites.reasoning:one_task",
     "scienceworld": "dreamgym.envs.suites.scienceworld:one_task_type",
-    "textworld": "dreamgym.envs.suites.textworld_games:one_game",
+    "textworld": "dreamgym.envs.suites.textworld.games:one_game",
 }
 """Functions that return the environment of one task of an id: "ID:TASK"."""
 

@@ -1,8 +1,8 @@
 """How policies use tools in their test games: measures with intervals, and tables.
 
 trajectories of tasks that say which calls are expected -> each measure of
-worldmodel.text.tools.skills with a 95 % interval over games, and the confusion matrix of
-tools -> a part of results.json, and Markdown.
+worldmodel.text.tools.skills with a 95 % interval over games, and the confusion matrix
+of tools -> a part of results.json, and Markdown.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -86,8 +86,8 @@ def _fine_tuning(policy: str, start: str, maker: str) -> Stage:
     """Return the stage that trains a policy in the real environment."""
     return Stage(
         policy,
-        Late(f"{_ROOM}.transfer", arguments={"name": policy, "start": start}),
-        cost=Late(f"{_ROOM}.transfer", "cost", {"name": policy}),
+        Late(f"{_ROOM}.policies.transfer", arguments={"name": policy, "start": start}),
+        cost=Late(f"{_ROOM}.policies.transfer", "cost", {"name": policy}),
         about=f"Fine-tune {start} in the real environment",
         needs=(maker,) if maker == "train" else (maker, "reward_model"),
         reads=(
@@ -203,8 +203,8 @@ STAGES = StageTable(
         ),
         Stage(
             "bc",
-            Late(f"{_ROOM}.bc"),
-            cost=Late(f"{_ROOM}.bc", "cost"),
+            Late(f"{_ROOM}.policies.bc"),
+            cost=Late(f"{_ROOM}.policies.bc", "cost"),
             about="Fit a policy to the demonstrations",
             needs=("pretrain",),
             reads=("seed", *EPISODES, *INITIAL, "policy", "bc"),
@@ -213,8 +213,8 @@ STAGES = StageTable(
         ),
         Stage(
             "shield",
-            Late(f"{_ROOM}.shield"),
-            cost=Late(f"{_ROOM}.shield", "cost"),
+            Late(f"{_ROOM}.policies.shield"),
+            cost=Late(f"{_ROOM}.policies.shield", "cost"),
             about="Decide whether policies keep to the valid actions",
             needs=("bc",),
             reads=("seed", *ENV, *EPISODES, "policy", *PLAY, *DEV_GAMES),
@@ -230,8 +230,8 @@ STAGES = StageTable(
         _evaluation("bc", "bc"),
         Stage(
             "branch",
-            Late(f"{_ROOM}.branch"),
-            cost=Late(f"{_ROOM}.branch", "cost"),
+            Late(f"{_ROOM}.policies.branch"),
+            cost=Late(f"{_ROOM}.policies.branch", "cost"),
             about="Take real alternatives at states of the demonstrations",
             needs=("bc",),
             reads=(
@@ -249,8 +249,8 @@ STAGES = StageTable(
         ),
         Stage(
             "warmstart",
-            Late(f"{_ROOM}.warmstart"),
-            cost=Late(f"{_ROOM}.warmstart", "cost"),
+            Late(f"{_ROOM}.policies.warmstart"),
+            cost=Late(f"{_ROOM}.policies.warmstart", "cost"),
             about="Warm-start the policy by early experience",
             needs=("branch", "shield"),
             reads=(
@@ -302,8 +302,8 @@ STAGES = StageTable(
         ),
         Stage(
             "expert_iteration",
-            Late(f"{_ROOM}.expert_iteration"),
-            cost=Late(f"{_ROOM}.expert_iteration", "cost"),
+            Late(f"{_ROOM}.policies.expert_iteration"),
+            cost=Late(f"{_ROOM}.policies.expert_iteration", "cost"),
             about="Imitate what the policy wins in the dream",
             needs=("dream_check",),
             reads=(
@@ -333,8 +333,8 @@ STAGES = StageTable(
         _evaluation("expert_iteration", "expert_iteration"),
         Stage(
             "train",
-            Late(f"{_ROOM}.train"),
-            cost=Late(f"{_ROOM}.train", "cost"),
+            Late(f"{_ROOM}.policies.train"),
+            cost=Late(f"{_ROOM}.policies.train", "cost"),
             about="Train in the dream by trust-region updates",
             needs=("expert_iteration", "reward_model"),
             reads=(
@@ -384,8 +384,8 @@ STAGES = StageTable(
         _evaluation("s2r", "s2r", "transfer"),
         Stage(
             "planner",
-            Late(f"{_ROOM}.planner"),
-            cost=Late(f"{_ROOM}.planner", "cost"),
+            Late(f"{_ROOM}.policies.planner"),
+            cost=Late(f"{_ROOM}.policies.planner", "cost"),
             about="Let s2r plan in the dream at play, where dev games say it helps",
             needs=("s2r",),
             reads=(

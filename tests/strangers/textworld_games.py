@@ -7,7 +7,7 @@ Its game `sorting` is left out: two copies of it in one Java machine disturb eac
 import json
 import re
 
-from dreamgym.envs.suites.textworld_java import GameServer, current_machine
+from dreamgym.envs.suites.textworld.java import GameServer, current_machine
 from tests.strangers.common import SeededEnv, Turn
 
 

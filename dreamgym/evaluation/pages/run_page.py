@@ -1,7 +1,7 @@
 """The page of a run, report.html: its request, its results, and next steps.
 
 results, curves, scorecard, views of episodes -> one self-contained HTML file. They are
-read from the run directory by dreamgym/commands/report.py.
+read from the run directory by dreamgym/commands/inspection/report.py.
 """
 
 import json

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from dreamgym.agent.config import PolicyConfig
-from dreamgym.agent.early_experience.branching import branch
 from dreamgym.agent.early_experience import examples as early
+from dreamgym.agent.early_experience.branching import branch
 from dreamgym.agent.early_experience.reflection import (
     RuleWriter,
     reflection_cases,

@@ -15,7 +15,7 @@ from dreamgym.build import episodes as run_episodes
 from dreamgym.build import experience as run_experience
 from dreamgym.build import models
 from dreamgym.build.chat import ServerLost
-from dreamgym.commands import show
+from dreamgym.commands.inspection import show
 from dreamgym.config.overrides import changed
 from dreamgym.config.presets import preset
 from dreamgym.config.stages import (
@@ -27,7 +27,8 @@ from dreamgym.config.stages import (
 from dreamgym.rl.config import UpdateConfig
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.display import output_console
-from dreamgym.stages import collect, evaluate, fidelity, pretrain, train
+from dreamgym.stages import collect, evaluate, fidelity, pretrain
+from dreamgym.stages.policies import train
 from tests import chat_server, doubles
 from worldmodel.backbone.weights import load_model
 from worldmodel.chat.config import ChatConfig

@@ -11,7 +11,7 @@ from curriculum.pool import TaskPool
 from dreamgym.build import curriculum as run_curriculum
 from dreamgym.config.stages import EnvConfig
 from dreamgym.envs import base
-from dreamgym.envs.suites import textworld_express as textworld
+from dreamgym.envs.suites.textworld import express as textworld
 from tests import doubles
 
 TASKS = doubles.tasks("train")[4:40:9]

@@ -14,7 +14,7 @@ from dreamgym.commands.quickstart import stage_names
 from dreamgym.commands.results import write_results
 from dreamgym.config.budget import ESTIMATE_STEPS
 from dreamgym.config.presets import preset
-from dreamgym.envs.suites.textworld_express import TextWorldExpress
+from dreamgym.envs.suites.textworld.express import TextWorldExpress
 from dreamgym.run.directory import Run
 from dreamgym.run.runner import run_stages
 from dreamgym.stages.table import STAGES

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dreamgym import cli
-from dreamgym.commands import scorecard as scorecard_command
+from dreamgym.commands.inspection import scorecard as scorecard_command
 from dreamgym.config.presets import preset
 from dreamgym.envs import base
 from dreamgym.envs.base import TextEnv

@@ -3,6 +3,13 @@
 import dataclasses
 
 import pytest
+from tests.dreamgym.stages.test_train import (
+    LOOP,
+    TASKS,
+    same,
+    start,
+    stop_after,
+)
 
 from curriculum.config import FeasibilityConfig, StepLimitConfig, ValueConfig
 from dreamgym.build import chat as run_chat
@@ -17,18 +24,11 @@ from dreamgym.rewards.config import JudgeConfig, RewardConfig
 from dreamgym.rl.config import ALGORITHMS, KLPenaltyConfig
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.view import StageView
-from dreamgym.stages import train
+from dreamgym.stages.policies import train
 from dreamgym.stages.table import STAGES
 from dreamgym.training import TrainingState
 from dreamgym.training.config import AuxiliaryConfig, MonitorConfig, ReplayConfig
 from tests import doubles
-from tests.dreamgym.stages.test_train import (
-    LOOP,
-    TASKS,
-    same,
-    start,
-    stop_after,
-)
 from tests.dreamgym.training.common import fresh
 from worldmodel.chat.config import ChatConfig
 from worldmodel.data.records import write_episodes

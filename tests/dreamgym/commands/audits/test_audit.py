@@ -9,7 +9,7 @@ from rich.console import Console
 from dreamgym.build.loop_checkpoint import LoopCheckpoint
 from dreamgym.commands.audits import robustness as command
 from dreamgym.commands.audits.card import cards, table
-from dreamgym.commands.rollouts import show_rollouts
+from dreamgym.commands.inspection.rollouts import show_rollouts
 from dreamgym.config.overrides import changed
 from dreamgym.config.presets import preset
 from dreamgym.evaluation.card import PARTS, card

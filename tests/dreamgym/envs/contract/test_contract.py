@@ -86,7 +86,7 @@ def made(name):
         pytest.importorskip("scienceworld")  # an extra
     if name == "miniwob":
         pytest.importorskip("miniwob")  # an extra
-        pytest.importorskip("dreamgym.envs.suites.miniwob", exc_type=ImportError)
+        pytest.importorskip("dreamgym.envs.suites.miniwob.env", exc_type=ImportError)
     return MADE[name]()
 
 

@@ -7,7 +7,7 @@ import matplotlib.image
 import pytest
 
 from dreamgym import cli
-from dreamgym.commands.compare import compared
+from dreamgym.commands.inspection.compare import compared
 from dreamgym.config.presets import preset
 from dreamgym.evaluation.comparisons import run_comparison
 from dreamgym.run.directory import Run, RunError

@@ -21,13 +21,13 @@ from typing import Any, ClassVar
 from py4j.protocol import Py4JJavaError
 
 from dreamgym.envs.base import TextEnv
-from dreamgym.envs.suites.textworld_express import (
+from dreamgym.envs.suites.textworld.express import (
     FOLDS,
     GAMES,
     SEEDS,
     TextWorldExpress,
 )
-from dreamgym.envs.suites.textworld_java import GameServer, current_machine
+from dreamgym.envs.suites.textworld.java import GameServer, current_machine
 from worldmodel.data.records import Task
 
 SETTINGS: Mapping[str, Mapping[str, str]] = {

@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from dreamgym.commands import report
+from dreamgym.commands.inspection import report
 from dreamgym.commands.results import read_results
 from dreamgym.config.overrides import changed_by
 from dreamgym.config.presets import preset

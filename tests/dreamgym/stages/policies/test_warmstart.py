@@ -19,7 +19,7 @@ from dreamgym.config.overrides import changed, changed_by
 from dreamgym.config.presets import preset
 from dreamgym.envs import registry
 from dreamgym.run.directory import Run
-from dreamgym.stages import bc, branch, warmstart
+from dreamgym.stages.policies import bc, branch, warmstart
 from dreamgym.training.selection import ENOUGH_WON
 from tests import doubles
 from tests.chat_server import ok, serving, status

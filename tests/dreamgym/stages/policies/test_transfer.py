@@ -9,7 +9,7 @@ from dreamgym.build.real.dev_choice import player_of
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run
 from dreamgym.run.view import StageView
-from dreamgym.stages import transfer
+from dreamgym.stages.policies import transfer
 from dreamgym.stages.table import STAGES
 from dreamgym.training.selection import ENOUGH_WON
 from tests import doubles, helpers

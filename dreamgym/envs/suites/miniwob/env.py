@@ -4,7 +4,7 @@ a page and a seed -> the page's elements as numbered lines (miniwob_state.py)
 Pages come from the `miniwob` package; its Python code and Selenium are not used: one
 Chromium is driven over a pipe (miniwob_browser.py), with a tab for each copy.
 
-The page's own clock stands still between actions (miniwob_page.js): no reward decays
+The page's own clock stands still between actions (page.js): no reward decays
 and no page times out. The reward is the page's raw one, but at least 0. A page pays -1
 for a wrong end; here that is 0, as where the steps run out, because otherwise a policy
 learns that no answer is better than a wrong one. An episode succeeds with a raw reward
@@ -18,14 +18,14 @@ import re
 from typing import Any, ClassVar
 
 from dreamgym.envs.base import SPLITS, TextEnv
-from dreamgym.envs.suites import miniwob_state as states
-from dreamgym.envs.suites.miniwob_browser import (
+from dreamgym.envs.suites.miniwob import state as states
+from dreamgym.envs.suites.miniwob.browser import (
     Tab,
     browser_path,
     current_browser,
     html_folder,
 )
-from dreamgym.envs.suites.miniwob_experts import EXPERTS
+from dreamgym.envs.suites.miniwob.experts import EXPERTS
 from worldmodel.data.records import Task
 
 PAGES = html_folder()  # where something is missing, it is said before anything runs

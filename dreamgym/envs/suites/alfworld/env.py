@@ -25,15 +25,15 @@ except ImportError as error:
     ) from error
 
 from dreamgym.envs.base import SPLITS, TextEnv
-from dreamgym.envs.suites.alfworld_engine import Answer, Engine
-from dreamgym.envs.suites.alfworld_games import (
+from dreamgym.envs.suites.alfworld.engine import Answer, Engine
+from dreamgym.envs.suites.alfworld.games import (
     MAX_STEPS,
     TASK_TYPES,
     draw_game,
     list_games,
     plan_of,
 )
-from dreamgym.envs.suites.alfworld_text import REFUSAL, Household
+from dreamgym.envs.suites.alfworld.text import REFUSAL, Household
 from worldmodel.data.records import Task
 
 OFFICIAL = "official"

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from dreamgym.envs.base import TextEnv
-from dreamgym.envs.suites.textworld_express_text import readable_state
-from dreamgym.envs.suites.textworld_java import GameServer, current_machine
+from dreamgym.envs.suites.textworld.express_text import readable_state
+from dreamgym.envs.suites.textworld.java import GameServer, current_machine
 from worldmodel.data.records import State, Task
 
 GAMES = {

@@ -10,8 +10,8 @@ from py4j.java_gateway import GatewayParameters, JavaGateway
 from py4j.protocol import Py4JError
 
 from dreamgym.envs import base, restarting
-from dreamgym.envs.suites import textworld_express as textworld
-from dreamgym.envs.suites import textworld_java
+from dreamgym.envs.suites.textworld import express as textworld
+from dreamgym.envs.suites.textworld import java as textworld_java
 from worldmodel.data.records import Task, lines
 
 

@@ -10,7 +10,8 @@ from dreamgym.build.real import environments
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run
 from dreamgym.run.view import StageView
-from dreamgym.stages import evaluate, planner
+from dreamgym.stages import evaluate
+from dreamgym.stages.policies import planner
 from dreamgym.stages.table import STAGES
 from tests import doubles, helpers
 from worldmodel.backbone.weights import load_model

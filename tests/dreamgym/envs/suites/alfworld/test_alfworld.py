@@ -10,9 +10,9 @@ pytest.importorskip("alfworld")
 
 from dreamgym import Task
 from dreamgym.envs import base, registry
-from dreamgym.envs.suites import alfworld_games as games
-from dreamgym.envs.suites.alfworld_engine import Engine
-from dreamgym.envs.suites.alfworld_text import Household
+from dreamgym.envs.suites.alfworld.engine import Engine
+from dreamgym.envs.suites.alfworld.env import games
+from dreamgym.envs.suites.alfworld.text import Household
 
 pytestmark = pytest.mark.peer
 
@@ -271,7 +271,7 @@ def test_arguments_of_this_process_are_kept(env, monkeypatch):
 
 
 def test_a_missing_package_is_one_line(monkeypatch):
-    monkeypatch.delitem(sys.modules, "dreamgym.envs.suites.alfworld", raising=False)
+    monkeypatch.delitem(sys.modules, "dreamgym.envs.suites.alfworld.env", raising=False)
     monkeypatch.setitem(sys.modules, "alfworld", None)
     with pytest.raises(ValueError, match=r"dreamgym\[alfworld\]") as caught:
         registry.make("alfworld")

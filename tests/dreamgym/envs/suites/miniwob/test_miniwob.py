@@ -13,11 +13,11 @@ import pytest
 from dreamgym.cli import main
 from dreamgym.envs import base, registry, restarting
 from dreamgym.envs.failures import EnvironmentDown
-from dreamgym.envs.suites import miniwob_browser as browsers
-from dreamgym.envs.suites import miniwob_experts as experts
+from dreamgym.envs.suites.miniwob.env import browser as browsers
+from dreamgym.envs.suites.miniwob.env import experts
 from worldmodel.data.records import Task
 
-SUITE = "dreamgym.envs.suites.miniwob"
+SUITE = "dreamgym.envs.suites.miniwob.env"
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def start(env, page, seed):
 
 
 def forget(monkeypatch):
-    for name in (SUITE, "dreamgym.envs.suites.miniwob_browser"):
+    for name in (SUITE, "dreamgym.envs.suites.miniwob.browser"):
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 

@@ -1,6 +1,6 @@
 """The text of a web page: its elements as numbered lines, and what can be done there.
 
-tree of visible DOM nodes (miniwob_page.js) -> elements -> lines of state:
+tree of visible DOM nodes (page.js) -> elements -> lines of state:
   text WORDS                what can only be read, a line for each block
   3 button Login            what can be used begins with its number and its kind
   4 input Username = ann    the value of a text field stands last
@@ -104,7 +104,7 @@ def page_elements(tree: Node, refs: dict[int, int]) -> tuple[Element, ...]:
     """Return the elements of a page in their order.
 
     Args:
-      tree: the body as miniwob_page.js describes it.
+      tree: the body as page.js describes it.
       refs: the number of each node seen in this episode; new ones are added.
     """
     reader = _Reader(refs)

@@ -73,7 +73,7 @@ _WITH_PIPES = (
 )
 """A program that gives two pipes the numbers of Chromium and becomes its process."""
 
-_PAGE_SCRIPT = Path(__file__).with_name("miniwob_page.js")
+_PAGE_SCRIPT = Path(__file__).with_name("page.js")
 
 
 class PageError(RuntimeError):
@@ -276,7 +276,7 @@ def _page_script() -> str:
 
 
 class Tab:
-    """A tab with one page of MiniWoB++; see miniwob_page.js for what runs in it."""
+    """A tab with one page of MiniWoB++; see page.js for what runs in it."""
 
     def __init__(self, browser: Browser):
         self.browser = browser

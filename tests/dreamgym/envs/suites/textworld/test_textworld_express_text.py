@@ -3,8 +3,8 @@
 import pytest
 
 from dreamgym.envs.base import as_render, begin, take
-from dreamgym.envs.suites.textworld_express import TextWorldExpress
-from dreamgym.envs.suites.textworld_express_text import readable_state
+from dreamgym.envs.suites.textworld.express import TextWorldExpress
+from dreamgym.envs.suites.textworld.express_text import readable_state
 
 
 def test_a_state_by_hand():

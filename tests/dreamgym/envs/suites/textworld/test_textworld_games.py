@@ -4,8 +4,8 @@ import pytest
 
 from dreamgym.envs import base, registry
 from dreamgym.envs.contract import checker
-from dreamgym.envs.suites.textworld_express import GAMES, TextWorldExpress
-from dreamgym.envs.suites.textworld_games import SETTINGS
+from dreamgym.envs.suites.textworld.express import GAMES, TextWorldExpress
+from dreamgym.envs.suites.textworld.games import SETTINGS
 from dreamgym.envs.vector import RealVectorEnv
 from worldmodel.data.records import Task
 

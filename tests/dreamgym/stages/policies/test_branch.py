@@ -4,7 +4,7 @@ import pytest
 
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run
-from dreamgym.stages import branch
+from dreamgym.stages.policies import branch
 from tests import doubles
 from worldmodel.data.records import read_branches, write_episodes
 

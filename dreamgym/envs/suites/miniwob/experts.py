@@ -8,7 +8,7 @@ is looked for in a fixed order.
 import re
 from collections.abc import Callable, Sequence
 
-from dreamgym.envs.suites.miniwob_state import Element, iso_date, quoted
+from dreamgym.envs.suites.miniwob.state import Element, iso_date, quoted
 
 Elements = Sequence[Element]
 Expert = Callable[[str, Elements, Sequence[str]], str]

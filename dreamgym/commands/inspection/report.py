@@ -9,7 +9,7 @@ from typing import Any
 
 from dreamgym.build import chat as run_chat
 from dreamgym.build.experience import load_experience, remedy_folder
-from dreamgym.commands.show import run_readable_states
+from dreamgym.commands.inspection.show import run_readable_states
 from dreamgym.config import presets
 from dreamgym.config.settings import RunConfig
 from dreamgym.config.stages import ServerConfig

@@ -10,7 +10,7 @@ from dreamgym.agent.shield import valid_shield
 from dreamgym.build.models import policy_config
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run
-from dreamgym.stages import shield as stage
+from dreamgym.stages.policies import shield as stage
 from tests import doubles
 from worldmodel.data.records import Episode, Transition
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from dreamgym.envs.suites import miniwob_experts as experts
-from dreamgym.envs.suites import miniwob_state as states
-from dreamgym.envs.suites.miniwob_state import Element
+from dreamgym.envs.suites.miniwob.env import experts
+from dreamgym.envs.suites.miniwob.env import state as states
+from dreamgym.envs.suites.miniwob.state import Element
 
 RECORDED = json.loads(Path(__file__).with_name("miniwob_pages.json").read_text())
 

@@ -2,7 +2,7 @@
 
 As released it takes 0.1 to 0.4 s a step, because it parses its grammar and copies its
 variables anew for each text, and translates the problem four times for each episode.
-Here what it parses is kept: the texts are the same (tests/.../test_alfworld.py).
+Here what it parses is kept, and the texts are the same, as a test says.
 """
 
 import contextlib

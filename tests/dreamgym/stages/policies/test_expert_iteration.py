@@ -12,7 +12,7 @@ from dreamgym.build.models import load_policy
 from dreamgym.config.presets import preset
 from dreamgym.config.stages import ExpertIterationConfig
 from dreamgym.run.directory import Run
-from dreamgym.stages import expert_iteration
+from dreamgym.stages.policies import expert_iteration
 from dreamgym.training.selection import ENOUGH_WON
 from tests import doubles
 from worldmodel.data.records import read_episodes, write_episodes

@@ -1,0 +1,1 @@
+"""A household: ALFWorld's engine."""

@@ -1,0 +1,1 @@
+"""Web pages of MiniWoB++ in a real browser."""

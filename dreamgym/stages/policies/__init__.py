@@ -1,0 +1,1 @@
+"""Stages that make a policy, or choose how it acts."""
