@@ -15,6 +15,7 @@ from dreamgym.cli import (
     engine,
     environment,
     estimate,
+    prefer,
     reward,
     runs,
     serving,
@@ -55,6 +56,7 @@ examples:
   dreamgym import openai traces.jsonl --to mine.jsonl   recordings as episodes
   dreamgym inspect mine.jsonl                      what is in them, what is wrong
   dreamgym annotate mine.jsonl --to traced.jsonl --by rule   reasoning traces
+  dreamgym prefer mine.jsonl --to pairs.jsonl      which of two attempts is better
   dreamgym reward-model runs/a                     a reward model from pairs
 
   dreamgym fetch smollm2                           a pretrained model, offline
@@ -110,6 +112,7 @@ def _parser() -> _Parser:
         settings,
         data,
         annotate,
+        prefer,
         reward,
         engine,
     ):
