@@ -54,7 +54,7 @@ EQUAL = (
 UNEQUAL = ("metrics.jsonl",)
 """Of these: what has times in it."""
 LOST_SECONDS = 1.0
-BEGUN = b"measured:"
+LAST_LINE = b"measured:"
 """How the last line begins that a run prints before its first stage."""
 SPARE = 8
 """The size of the disk that is filled, in sizes of a run."""
@@ -84,7 +84,7 @@ def main() -> None:
     command += ["--preset", args.preset, "--env", args.env]
     show(f"the run without interruptions, in {root}")
     began = time.monotonic()
-    if (code := run(command, root / "reference")) != 0:
+    if (code := run(command, root / "reference", None)) != 0:
         sys.exit(f"the run without interruptions failed with status {code}")
     seconds = time.monotonic() - began
     wanted = digests(root / "reference")
@@ -100,14 +100,16 @@ def main() -> None:
             (draw.choice(args.ways), draw.uniform(1.0, seconds))
             for _ in range(args.interruptions)
         ]
-        code, made = run_until_done(command, folder, moments, draw)
-        counts.update(made)
+        patience = max(300.0, 5 * seconds)
+        failure, ways = run_until_done(command, folder, moments, draw, patience)
+        counts.update(ways)
         different = sorted(differences(wanted, digests(folder)))
-        if code or different:
-            failures.append({"run": number, "ways": made, "files": different})
-            show(f"run {number}: status {code}, different: {different}")
+        if failure or different:
+            row = {"run": number, "ways": ways, "failure": failure, "files": different}
+            failures.append(row)
+            show(f"run {number}: {failure or 'done'}, different: {different}")
         else:
-            show(f"run {number}: equal after {', '.join(made) or 'no interruption'}")
+            show(f"run {number}: equal after {', '.join(ways) or 'no interruption'}")
             if not args.keep:
                 shutil.rmtree(folder)
     result = {
@@ -142,15 +144,27 @@ def run_until_done(
     folder: Path,
     moments: Sequence[tuple[str, float]],
     draw: random.Random,
-) -> tuple[int, list[str]]:
-    """Run a command again and again; return its last status and the interruptions."""
-    made = []
+    patience: float,
+) -> tuple[str, list[str]]:
+    """Run a command again and again; return what failed, if anything, and the ways.
+
+    A run fails that ends with an error by itself or after a child was killed, and one
+    that hangs.
+    """
+    ways: list[str] = []
     for way, delay in moments:
-        code, happened = interrupted(command, folder, way, delay, draw)
-        made += [way] * happened
+        code, interrupted = run_and_interrupt(
+            command, folder, way, delay, draw, patience
+        )
+        ways += [way] * interrupted
         if code == 0:
-            return 0, made
-    return run(command, folder), made
+            return "", ways
+        if code is None:
+            return f"it hangs after {way}", ways
+        if not interrupted or way == "child":
+            return f"status {code} after {ways[-1] if ways else 'nothing'}", ways
+    code = run(command, folder, patience)
+    return {0: "", None: "it hangs"}.get(code, f"status {code}"), ways
 
 
 def begin(
@@ -165,18 +179,40 @@ def begin(
     )
 
 
-def run(command: Sequence[str], folder: Path) -> int:
-    """Run a command without interruptions; return its status."""
+def run(command: Sequence[str], folder: Path, patience: float | None) -> int | None:
+    """Run a command without interruptions; return its status, None where it hangs."""
     with folder.with_suffix(".log").open("ab") as file:
-        return begin(command, folder, file).wait()
+        return wait(begin(command, folder, file), patience)
 
 
-def interrupted(
-    command: Sequence[str], folder: Path, way: str, delay: float, draw: random.Random
-) -> tuple[int, bool]:
+def wait(process: subprocess.Popen[bytes], patience: float | None) -> int | None:
+    """Wait for a process; kill it, and return None, if it takes too many seconds."""
+    try:
+        return process.wait(timeout=patience)
+    except subprocess.TimeoutExpired:
+        kill([*descendants(process.pid), process.pid])
+        process.wait()
+        return None
+
+
+def kill(victims: Sequence[int], number: int = signal.SIGKILL) -> None:
+    """Send a signal to processes, those aside that are gone."""
+    for pid in victims:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def run_and_interrupt(
+    command: Sequence[str],
+    folder: Path,
+    way: str,
+    delay: float,
+    draw: random.Random,
+    patience: float,
+) -> tuple[int | None, bool]:
     """Run a command; return its status, and whether it was interrupted.
 
-    It was not where it was done before the delay, or had no children.
+    It was not where it ended before the delay, or had no children.
     """
     with folder.with_suffix(".log").open("ab") as file:
         process = begin(command, folder, file)
@@ -188,10 +224,8 @@ def interrupted(
         "child": [draw.choice(children)] if children else [],
         "terminate": [process.pid],
     }.get(way, [*children, process.pid])
-    for pid in victims:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM if way == "terminate" else signal.SIGKILL)
-    code = process.wait()
+    kill(victims, signal.SIGTERM if way == "terminate" else signal.SIGKILL)
+    code = wait(process, patience)
     if way == "power":
         lose_last_second(folder)
     return code, bool(victims)
@@ -229,7 +263,7 @@ def fill_disk(command: Sequence[str], root: Path, wanted: dict[str, str]) -> Non
             with log.open("wb") as file:
                 process = begin(command, folder, file)
             # A run refuses to begin on a disk that is full: it is filled later.
-            while process.poll() is None and BEGUN not in log.read_bytes():
+            while process.poll() is None and LAST_LINE not in log.read_bytes():
                 time.sleep(0.05)
             time.sleep(0.5)
             free = shutil.disk_usage(disk).free
@@ -237,12 +271,13 @@ def fill_disk(command: Sequence[str], root: Path, wanted: dict[str, str]) -> Non
             with contextlib.suppress(OSError), filler.open("wb") as file:
                 file.write(b"x" * max(0, free - max(0, size * tenths // 10 - used)))
             code = process.wait()
-            filler.unlink()
+            filler.unlink(missing_ok=True)
             text = log.read_text(errors="replace")
             if code == 0:
                 break
             failures += 1
-            show(f"{tenths} tenths, status {code}: {text.strip().splitlines()[-1]}")
+            last = text.strip().splitlines()[-1:]
+            show(f"{tenths} tenths, status {code}: {' '.join(last)}")
             if "no space left" not in text.lower() or "Traceback" in text:
                 sys.exit(f"the failure does not name the full disk: see {log}")
         else:
@@ -251,7 +286,7 @@ def fill_disk(command: Sequence[str], root: Path, wanted: dict[str, str]) -> Non
     finally:
         subprocess.run(["umount", disk], check=True)
     print(f"done after {failures} full disks; different: {different or 'nothing'}")
-    sys.exit(1 if different else 0)
+    sys.exit(1 if different or not failures else 0)
 
 
 def digests(folder: Path) -> dict[str, str]:

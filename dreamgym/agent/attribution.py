@@ -68,7 +68,10 @@ def attribute_action(
         situations.append(situation._replace(past=shorter, past_states=kept))
     for i, line in enumerate(state):
         parts.append(("state", line))
-        situations.append(situation._replace(state=(*state[:i], *state[i + 1 :])))
+        # Nor was it seen before: else it would stand among what is gone.
+        earlier = [tuple(x for x in s if x != line) for s in situation.past_states]
+        rest = (*state[:i], *state[i + 1 :])
+        situations.append(situation._replace(state=rest, past_states=earlier))
     examples = [demonstration_example(policy, s, action, thought) for s in situations]
     scores = score(policy.model, [e.ids for e in examples])
     opener = policy.tokenizer.control("action")

@@ -29,7 +29,7 @@ class PolicyConfig:
     and needed later; where a state holds all that matters, it only adds text."""
     history_tokens: int = 160
     """Tokens of past actions and what was seen, at most, with `history_states`: the
-    newest that fit, whole."""
+    newest that fit. An action stands alone where what was seen does not fit."""
     action_tokens: int = 12
     """Tokens of an action, at most; more where won episodes have longer ones."""
     actions: str = "text"

@@ -111,16 +111,22 @@ def restored(kind: Any, value: Any) -> Any:
     """Return the dataclass, tuple or plain value of which `asdict` gave this value.
 
     Raises:
-      ValueError: a field is unknown or missing; the message names it.
+      ValueError: a field is unknown or missing, a list is none, or a number is too
+        large; the message names it.
     """
     if typing.get_origin(kind) is tuple:
+        if not isinstance(value, list | tuple):
+            raise ValueError(f"expected a list, got {value!r:.60}")
         item = typing.get_args(kind)[0]  # all of one kind
         return tuple(restored(item, x) for x in value)
     if typing.get_origin(kind) is types.UnionType:  # a part or None
         parts = [k for k in typing.get_args(kind) if dataclasses.is_dataclass(k)]
         return restored(parts[0], value) if parts and value is not None else value
     if kind is float and type(value) is int:  # as JSON may write it
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise ValueError("expected a number, got one that is too large") from None
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
         return value
     if not isinstance(value, dict):

@@ -140,7 +140,7 @@ def read_scores(text: str, count: int) -> tuple[float, ...]:
             size = len(scores) if isinstance(scores, list) else type(scores).__name__
             raise ValueError(f"expected {count} scores, got {size}")
         return tuple(_score(x) for x in scores)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"malformed: {error}") from None
 
 

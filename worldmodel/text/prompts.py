@@ -127,14 +127,23 @@ def demonstration_ids(tok: AnyTokenizer, demo: Transition) -> list[int]:
     ]
 
 
-def _newest_fitting(segments: Sequence[list[int]], budget: float | int) -> list[int]:
-    """Return the last segments that fit the budget together, uncut and in order."""
+def _newest_fitting(
+    segments: Sequence[list[int]],
+    budget: float | int,
+    shorter: Sequence[list[int]] | None = None,
+) -> list[int]:
+    """Return the last segments that fit the budget together, uncut and in order.
+
+    The `shorter` form of a segment stands where the segment itself does not fit.
+    """
     selection: list[list[int]] = []
-    for segment in reversed(segments):
-        budget -= len(segment)
+    forms = zip(segments, segments if shorter is None else shorter, strict=True)
+    for segment, short in reversed(list(forms)):
+        fitting = segment if len(segment) <= budget else short
+        budget -= len(fitting)
         if budget < 0:
             break
-        selection.append(segment)
+        selection.append(fitting)
     return [i for segment in reversed(selection) for i in segment]
 
 
@@ -148,9 +157,9 @@ def _observation_ids(
 ) -> list[list[int]]:
     """Return a segment for each past action: what was seen and is gone, the action.
 
-    From these lines and the current state every past one follows, but for the order of
-    its lines. They stand behind a control token that there is already, because another
-    one would change the vocabulary.
+    So every line that was seen stands here or in the current state; since when a line
+    of the current state has been there is not written. They stand behind a control
+    token that there is already, because another one would change the vocabulary.
     """
     states = itertools.pairwise((*past_states, state))
     return [
@@ -162,23 +171,26 @@ def _observation_ids(
     ]
 
 
-def _past_segments(
+def _past_ids(
     tok: AnyTokenizer,
     past: Sequence[str],
     past_states: Sequence[State] | None,
     state: State,
     limit: int,
-) -> list[list[int]]:
-    """Return a segment for each of the last `limit` actions.
+    budget: float | int,
+) -> list[int]:
+    """Return the last `limit` actions, the newest that fit the budget.
 
     `past_states` are the states in which the past actions were taken; with them each
-    action stands behind what was seen and is gone.
+    action stands behind what was seen and is gone, as far as that fits.
     """
     visible = last_actions(past, limit)
+    actions = [_part(tok, "past", action) for action in visible]
     if past_states is None:
-        return [_part(tok, "past", action) for action in visible]
+        return _newest_fitting(actions, budget)
     seen = past_states[len(past_states) - len(visible) :]
-    return _observation_ids(tok, visible, seen, state)
+    pairs = _observation_ids(tok, visible, seen, state)
+    return _newest_fitting(pairs, budget, actions)
 
 
 def query_tokenizer(
@@ -220,14 +232,12 @@ def query_ids(
     behind what was seen and is gone (the pairs of Eq. 4). `context_budget` is the
     maximal number of ids of past actions and demonstrations, without a limit where it
     is None. Segments that do not fit are left out whole: first the demonstrations least
-    similar to the query (the best stand last), then the oldest actions. Task, state and
-    action are never cut.
+    similar to the query (the best stand last), then what was seen before the oldest
+    actions, then these. Task, state and action are never cut.
     """
     tok = tok.context_view
     tokens_remaining = math.inf if context_budget is None else context_budget
-    past_ids = _newest_fitting(
-        _past_segments(tok, past, past_states, state, history), tokens_remaining
-    )
+    past_ids = _past_ids(tok, past, past_states, state, history, tokens_remaining)
     demonstrations = _newest_fitting(
         [demonstration_ids(tok, d) for d in demos], tokens_remaining - len(past_ids)
     )
@@ -273,14 +283,14 @@ def policy_context_ids(
 
     With `past_states`, in which the past actions were taken, each stands behind the
     lines that were gone after it: the pairs of observation and action, the newest of
-    them that have at most `context_budget` ids together.
+    them that have at most `context_budget` ids together. An action stands alone where
+    what was seen before it does not fit.
     """
     tok = tok.context_view
-    segments = _past_segments(tok, past, past_states, state, history)
     limit = math.inf if context_budget is None else context_budget
     return [
         *_part(tok, "task", task.instruction),
-        *_newest_fitting(segments, limit),
+        *_past_ids(tok, past, past_states, state, history, limit),
         *state_ids(tok, state),
         # Behind a token that there is already: another one would change the vocabulary.
         *(i for action in valid_actions for i in _part(tok, "add", action)),

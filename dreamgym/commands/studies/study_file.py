@@ -88,6 +88,8 @@ def read_study(path: Path) -> Study:
         raise RunError(f"{path}: no such file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RunError(f"{path}: expected TOML, {error}") from None
+    except RecursionError:
+        raise RunError(f"{path}: expected TOML, it is nested too deeply") from None
     known_keys = {
         "preset",
         "last_stage",
@@ -102,9 +104,9 @@ def read_study(path: Path) -> Study:
     }
     if unknown := sorted(content.keys() - known_keys):
         raise RunError(f"{path}: unknown {unknown}; have {sorted(known_keys)}")
-    last_stage = content.get("last_stage", "evaluate")
-    if last_stage not in STAGES.commands():
-        have = list(STAGES.commands())
+    _check_tables(path, content)
+    last_stage, have = content.get("last_stage", "evaluate"), list(STAGES.commands())
+    if last_stage not in have:
         raise RunError(f"{path}: last_stage {last_stage!r}: expected one of {have}")
     policies = content.get("policies", [])
     have = list(POLICIES)
@@ -138,6 +140,40 @@ def read_study(path: Path) -> Study:
             raise RunError(f"{path}: {which or 'its cell'}: {error}") from None
     _check(path, study)
     return study
+
+
+def _check_tables(path: Path, content: Mapping[str, Any]) -> None:
+    """Check that tables are tables, and texts are texts.
+
+    Raises:
+      RunError: one is not.
+    """
+    for name in ("preset", "last_stage"):
+        if not isinstance(content.get(name, ""), str):
+            raise RunError(f"{path}: {name}: expected a text, got {content[name]!r}")
+    for name in ("set", "columns", "compare_to", "real_step_factor"):
+        _check_table(path, name, content.get(name, {}))
+    for name in ("variants", "curves"):
+        _check_table(path, name, content.get(name, {}))
+        for key, value in content.get(name, {}).items():
+            _check_table(path, f"{name}.{key}", value)
+    grid = content.get("grid", {})
+    for part in grid if isinstance(grid, list) else [grid]:
+        _check_table(path, "grid", part)
+    for name, curve in content.get("curves", {}).items():
+        for key, value in curve.items():
+            if not isinstance(value, str):
+                place = f"{path}: curves.{name}.{key}"
+                raise RunError(f"{place}: expected a name, got {value!r:.60}")
+    for name, others in content.get("real_step_factor", {}).items():
+        if not isinstance(others, list) or any(not isinstance(o, str) for o in others):
+            place = f"{path}: real_step_factor.{name}"
+            raise RunError(f"{place}: expected a list of names, got {others!r:.60}")
+
+
+def _check_table(path: Path, name: str, value: Any) -> None:
+    if not isinstance(value, dict):
+        raise RunError(f"{path}: {name}: expected a table, got {value!r:.60}")
 
 
 def _grids(path: Path, content: Any) -> list[Mapping[str, Sequence[Any]]]:

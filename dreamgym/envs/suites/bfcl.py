@@ -7,7 +7,7 @@ States are lines (`ToolEnv` adds the results of the last action):
   turn 2 of 4                the request that is being worked on
   user TEXT                  the request, in the user's words
   new tool SIGNATURE         a tool that was missing until this turn
-  called CALL -> RESULT      the calls so far, without those that failed
+  called CALL -> RESULT      the calls so far that reached an API
 The data and the checker come from the `bfcl-eval` package (bfcl_apis.py).
 
 A turn that was done right pays 1 divided by the number of turns, and a wrong one ends
@@ -81,6 +81,7 @@ class Bfcl(ToolEnv):
         Raises:
           ValueError: the task's options name no conversation.
         """
+        self._open = False
         task = (options or {}).get("task") or self._first_task()
         self._scenario = _scenario_of(task)
         self.tools = self._scenario.tools
@@ -121,8 +122,12 @@ class Bfcl(ToolEnv):
         return text, reward, terminated, truncated, info
 
     def _call(self, call: Call) -> str:
-        if call.tool in self._scenario.missing_tools(self._turn):
+        missing = self._scenario.missing_tools(self._turn)
+        if call.tool in missing:
             raise ValueError(f"no tool {call.tool!r} yet")
+        if call.tool not in self.tools:
+            present = ", ".join(name for name in self.tools if name not in missing)
+            raise ValueError(f"no tool {call.tool!r}; have {present}")
         return super()._call(call)
 
     def run_tool(self, name: str, arguments: Mapping[str, Any]) -> str:
@@ -133,10 +138,11 @@ class Bfcl(ToolEnv):
         """
         self._turn_calls += 1
         result = self._apis.call(name, arguments)
-        if result.failed:
-            raise ValueError(_shortened(result.text))
         call = write_call(name, dict(arguments))
-        self._calls.append(f"{call} -> {_shortened(result.text)}")
+        # A call that fails is there as well: some APIs have changed something before.
+        self._calls.append(f"{call} -> {_shorten(result.text)}")
+        if result.failed:
+            raise ValueError(_shorten(result.text))
         return ""
 
     def answer(self, text: str) -> str:
@@ -156,7 +162,12 @@ class Bfcl(ToolEnv):
         return "next turn" if is_right else "wrong"
 
     def expert(self) -> list[str]:
-        """Return the calls of the leaderboard's answer, one at a time."""
+        """Return the calls of the leaderboard's answer, one at a time.
+
+        Raises:
+          RuntimeError: there was no reset.
+        """
+        self._check_begun("expert")
         turns = self._scenario.right_calls
         return [
             action
@@ -167,8 +178,17 @@ class Bfcl(ToolEnv):
             )
         ]
 
+    def _check_begun(self, method: str) -> None:
+        if self._task is None:
+            raise RuntimeError(f"{method}() needs a task: call reset() first")
+
     def valid_actions(self) -> list[str]:
-        """Return calls of values in sight, and the answer that ends the turn."""
+        """Return calls of values in sight, and the answer that ends the turn.
+
+        Raises:
+          RuntimeError: there was no reset.
+        """
+        self._check_begun("valid_actions")
         missing = self._scenario.missing_tools(self._turn)
         calls = [
             action
@@ -178,7 +198,7 @@ class Bfcl(ToolEnv):
         return [*calls, self.write_answer(DONE)]
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= MAX_RESULT else f"{line[: MAX_RESULT - 3]}..."
 
@@ -202,7 +222,7 @@ def _task(category: str, number: int, split: str) -> Task:
 def _scenario_of(task: Task) -> Scenario:
     category, number = task.options.get("category"), task.options.get("scenario")
     scenarios = read_scenarios(category) if category in CATEGORIES else {}
-    if not isinstance(number, int) or number not in scenarios:
+    if type(number) is not int or number not in scenarios:
         raise ValueError(
             f"task {task.id!r}: options must name a category of {list(CATEGORIES)} and "
             f"the number of a scenario, got {json.dumps(dict(task.options))}"

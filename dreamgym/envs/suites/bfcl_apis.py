@@ -29,6 +29,10 @@ except ImportError as error:
 
 from dreamgym.envs.tools.signatures import Signature
 
+LIMITS = {"precision": 1000, "exponent": 10_000}
+"""The largest values of arguments that the mathematics of the package has no bound for:
+a precision of a million digits takes minutes, in which nothing can interrupt it."""
+
 _DATA = Path(bfcl_eval.__file__).parent / "data"
 _TYPES = {"dict": "object", "float": "number", "tuple": "array"}
 """Names of types in BFCL's descriptions that JSON schemas do not have."""
@@ -80,7 +84,15 @@ class Apis:
                 instance._load_scenario(state, long_context=scenario.has_long_context)
 
     def call(self, tool: str, arguments: Mapping[str, Any]) -> Result:
-        """Call a method by its name; every exception is an error of the call."""
+        """Call a method by its name; every exception is an error of the call.
+
+        Raises:
+          ValueError: an argument is beyond its limit; nothing was called.
+        """
+        for name, limit in LIMITS.items():
+            value = arguments.get(name, 0)
+            if isinstance(value, int | float) and not abs(value) <= limit:
+                raise ValueError(f"{name} must be at most {limit}, got {value:.60g}")
         instance = next(x for x in self._instances.values() if hasattr(x, tool))
         try:
             value = getattr(instance, tool)(**copy.deepcopy(dict(arguments)))
@@ -178,7 +190,7 @@ def _scenario(row: Mapping[str, Any], answer: Sequence[Sequence[str]]) -> Scenar
             for turn, names in late
         },
         right_calls=tuple(
-            tuple(_parsed(text, apis) for text in calls) for calls in answer
+            tuple(_parse_call(text, apis) for text in calls) for calls in answer
         ),
     )
 
@@ -210,7 +222,7 @@ def _as_json_schema(description: Any) -> Any:
     }
 
 
-def _parsed(text: str, apis: Sequence[str]) -> ToolCall:
+def _parse_call(text: str, apis: Sequence[str]) -> ToolCall:
     """Return a call of the answer key, its arguments by their names.
 
     Raises:

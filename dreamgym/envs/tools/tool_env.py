@@ -264,7 +264,7 @@ class ToolEnv(TextEnv):
         """Return calls that the signatures allow, of values in sight.
 
         Values are taken from the instruction and the present state, at most MAX_VALUES
-        for an argument, names and numbers first (tool_values.py). Each tool has an
+        for an argument, names and numbers first (values.py). Each tool has an
         equal share of MAX_CALLS. Whether a tool can use the values is not tried: a
         subclass that knows better overrides this.
         """

@@ -5,6 +5,7 @@ has to say which it was; everything else is equal in both. Without a memory of w
 seen nobody can be right more often than by chance.
 """
 
+import dataclasses
 import tempfile
 from pathlib import Path
 
@@ -84,8 +85,11 @@ def test_what_was_seen_and_is_gone_stands_before_its_action():
     assert [TOK.name(i) for i in plain.context(*red[:5])].count("demo") == 0
     one = policy(history_states=True, history=1)
     assert one.context(*red[:5]) == one.context(*blue[:5])  # the light is too long ago
-    few = policy(history_states=True, history_tokens=6)
+    few = policy(history_states=True, history_tokens=12)
     assert few.context(*red[:5]) == few.context(*blue[:5])
+    short = [TOK.name(i) for i in few.context(*red[:5])]
+    assert short.count("past") == 2  # an action stays where its lines do not fit
+    assert short.count("demo") < 3
 
 
 def test_two_situations_that_differ_in_what_was_seen_are_two():
@@ -95,8 +99,10 @@ def test_two_situations_that_differ_in_what_was_seen_are_two():
     keys = jax.random.split(jax.random.key(0), 2)
     turns = some.act(both, keys, temperature=0.0)
     assert [list(t.context) for t in turns] == [some.context(*s[:5]) for s in both]
-    examples = early.bc_examples(some, EPISODES[:2])
-    assert len(examples) == 6
+    red, blue = EPISODES[:2]
+    same_task = dataclasses.replace(blue, task=red.task)
+    assert len(early.bc_examples(some, [red, same_task])) == 6
+    assert len(early.bc_examples(policy(), [red, same_task])) == 5  # one bridge
 
 
 def test_past_states_that_are_missing_are_named():

@@ -187,7 +187,7 @@ def test_a_column_that_is_not_there_is_named(tmp_path):
         ("rewards", 6),
         ("curriculum", 24),
         ("real_updates", 80),
-        ("strangers", 126),
+        ("strangers", 132),
         ("strangers_without_expert", 60),
         ("copying", 12),
         ("sample_efficiency", 24),

@@ -3,13 +3,6 @@
 import dataclasses
 
 import pytest
-from tests.dreamgym.stages.test_train import (
-    LOOP,
-    TASKS,
-    same,
-    start,
-    stop_after,
-)
 
 from curriculum.config import FeasibilityConfig, StepLimitConfig, ValueConfig
 from dreamgym.build import chat as run_chat
@@ -29,6 +22,13 @@ from dreamgym.stages.table import STAGES
 from dreamgym.training import TrainingState
 from dreamgym.training.config import AuxiliaryConfig, MonitorConfig, ReplayConfig
 from tests import doubles
+from tests.dreamgym.stages.policies.test_train import (
+    LOOP,
+    TASKS,
+    same,
+    start,
+    stop_after,
+)
 from tests.dreamgym.training.common import fresh
 from worldmodel.chat.config import ChatConfig
 from worldmodel.data.records import write_episodes

@@ -140,7 +140,7 @@ def test_past_actions_with_what_was_seen_by_hand(tok):
     policy = {"history": 2, "past_states": states}
     context = prompts.policy_context_ids(tok, e.task, past, state, **policy)
     assert named(tok, context) == named(tok, ids)[:-3]
-    # An action is left out with what was seen before it.
+    # An action stays where what was seen before it does not fit; then it goes, too.
     longest = len(ids) - 1
     core = prompts.query_ids(tok, e.task, (), [], state, "do", history=0)
     less = prompts.query_ids(

@@ -41,7 +41,8 @@ MATCHES = ("step", "order", "assignment")
 """How calls are matched with the expected ones (call_matching.py)."""
 
 LONG = 2000
-"""Characters above which texts are compared for equality only: matching takes long."""
+"""Characters above which texts are compared for equality only, and behind which no
+tool's name is looked for in a broken call: matching takes long."""
 
 _ARGUMENTS = ("arguments", "args", "parameters", "input", "params")
 _KEYS = {"tool": _ARGUMENTS, "which": ("how",), "name": _ARGUMENTS}
@@ -282,7 +283,9 @@ def _object(text: str) -> Call | None:
     try:
         row = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError):
-        match = _TOOL_KEY.search(text) or _NAME_KEY.search(text)
+        # The tool stands near the beginning; a long search would take minutes.
+        start = text[:LONG]
+        match = _TOOL_KEY.search(start) or _NAME_KEY.search(start)
         return Call("" if match is None else match[1] or "", {}, False)
     return _call(row)
 

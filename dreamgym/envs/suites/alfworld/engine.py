@@ -23,7 +23,7 @@ KEPT_PROBLEMS = 256
 """Translated problems that are kept, some 100 kB each."""
 
 
-class Answer(NamedTuple):
+class Reply(NamedTuple):
     """What the game says, what it would take now, and whether it is won."""
 
     text: str
@@ -40,7 +40,7 @@ class Engine:
         self._env = _idle.pop() if _idle else PddlEnv(infos)
         self._closed = False
 
-    def start(self, data: Mapping[str, Any]) -> Answer:
+    def start(self, data: Mapping[str, Any]) -> Reply:
         """Start a game; its data has `pddl_domain`, `pddl_problem` and `grammar`."""
         with _arguments_kept():
             self._env.load(dict(data))
@@ -49,12 +49,12 @@ class Engine:
             for info in infos.values():
                 info.name = names.demangle_alfred_name(info.id).strip()
             state = self._env.reset()
-        return _answer(state)
+        return _reply(state)
 
-    def step(self, command: str) -> Answer:
+    def step(self, command: str) -> Reply:
         """Take one command; one that is not possible now changes nothing."""
         state, _, _ = self._env.step(command)
-        return _answer(state)
+        return _reply(state)
 
     def close(self) -> None:
         """Give the library back, for the next engine."""
@@ -70,8 +70,8 @@ A copy cannot be unloaded: it leaves handlers behind, and the process crashes la
 """
 
 
-def _answer(state: Any) -> Answer:
-    return Answer(
+def _reply(state: Any) -> Reply:
+    return Reply(
         state["feedback"], tuple(state["admissible_commands"]), bool(state["won"])
     )
 
@@ -95,11 +95,11 @@ def _speed_up() -> None:
     translate = fast_downward.pddl2sas
 
     @functools.cache
-    def parsed(text: str, rule: str) -> tuple[Any, ...]:
+    def parse_once(text: str, rule: str) -> tuple[Any, ...]:
         return tuple(parse_rule(text, rule_name=rule))
 
     def parse(text: str, rule_name: str = "symbols", **_: Any) -> list[Any]:
-        return [_clone(symbol) for symbol in parsed(text, rule_name)]
+        return [_clone(symbol) for symbol in parse_once(text, rule_name)]
 
     def copy_context(context: Mapping[str, Any]) -> dict[str, Any]:
         copies = {key: dict(context[key]) for key in ("variables", "mapping")}
@@ -112,12 +112,12 @@ def _speed_up() -> None:
         return [_clone(s) for s in value] if symbols else copy_deeply(value)
 
     @functools.lru_cache(KEPT_PROBLEMS)
-    def translated(domain: str, problem: str) -> Any:
+    def translate_kept(domain: str, problem: str) -> Any:
         return translate(domain, problem)
 
     def translate_once(domain: str, problem: str, **_: Any) -> Any:
         # The second translation of each problem is for the planner, which nobody asks.
-        return translated(domain, problem)
+        return translate_kept(domain, problem)
 
     textgen._parse_and_convert = parse
     textgen.copy_context = copy_context

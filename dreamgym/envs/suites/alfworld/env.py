@@ -4,9 +4,9 @@
   alfworld:TASK_TYPE      one of the task types
   alfworld:official       ALFWorld's own games, where their files are there
 
-The engine, its rules and its texts are the package's (alfworld_engine.py). Our games
-are drawn on the package's floor plans (alfworld_games.py), so a success rate on them is
-none on ALFWorld. The texts become lines of state (alfworld_text.py). An episode pays 1
+The engine, its rules and its texts are the package's (engine.py). Our games
+are drawn on the package's floor plans (games.py), so a success rate on them is
+none on ALFWorld. The texts become lines of state (text.py). An episode pays 1
 when the task is done.
 """
 
@@ -25,7 +25,7 @@ except ImportError as error:
     ) from error
 
 from dreamgym.envs.base import SPLITS, TextEnv
-from dreamgym.envs.suites.alfworld.engine import Answer, Engine
+from dreamgym.envs.suites.alfworld.engine import Engine, Reply
 from dreamgym.envs.suites.alfworld.games import (
     MAX_STEPS,
     TASK_TYPES,
@@ -70,14 +70,15 @@ class AlfWorld(TextEnv):
           ValueError: the task's options name no game.
         """
         super().reset(seed=seed)
+        self._open = False
         task = (options or {}).get("task")
         if task is None:
             train = self.tasks("train")
             task = train[int(self.np_random.integers(len(train)))]
         data = self.game_data(task)
         self._engine = self._engine or Engine()
-        self._answer = self._engine.start(data)
-        self._household = Household(self._answer.text)
+        self._reply = self._engine.start(data)
+        self._household = Household(self._reply.text)
         self._task, self._steps, self._open = task, 0, True
         instruction = self._household.request
         return self._text(), {"instruction": instruction, "success": False}
@@ -111,16 +112,16 @@ class AlfWorld(TextEnv):
         """
         if not self._open or self._engine is None:
             raise RuntimeError("step() needs a running episode: call reset() first")
-        self._answer = self._engine.step(action)
+        self._reply = self._engine.step(action)
         self._steps += 1
-        reveals = self._household.read(self._answer.text)
-        won = self._answer.won
+        reveals = self._household.read(self._reply.text)
+        won = self._reply.won
         truncated = not won and self._steps >= self.max_episode_steps
         self._open = not (won or truncated)
         info = {
             "rewards": {"task": float(won)},
             "success": won,
-            "invalid": self._answer.text.startswith(REFUSAL),
+            "invalid": self._reply.text.startswith(REFUSAL),
             "reveals": reveals,
         }
         return self._text(), float(won), won, truncated, info
@@ -137,7 +138,7 @@ class AlfWorld(TextEnv):
         return [task for turn in turns for task in turn if task is not None]
 
     def expert(self) -> list[str]:
-        """Return the plan of somebody who searches, as alfworld_games.py has it.
+        """Return the plan of somebody who searches, as games.py has it.
 
         Raises:
           RuntimeError: there was no reset.
@@ -154,8 +155,8 @@ class AlfWorld(TextEnv):
         """
         if self._task is None:
             raise RuntimeError("valid_actions() needs a task: call reset() first")
-        answer: Answer = self._answer
-        return [a for a in answer.commands if not a.startswith(_WITHOUT_EFFECT)]
+        reply: Reply = self._reply
+        return [a for a in reply.commands if not a.startswith(_WITHOUT_EFFECT)]
 
     def close(self) -> None:
         """Unload the engine."""
@@ -199,7 +200,7 @@ def _is_pair(options: Any) -> bool:
     """Whether options have the number of a floor plan and a seed."""
     room, seed = options.get("room"), options.get("seed")
     rooms = {*range(1, 31), *range(201, 231), *range(301, 331), *range(401, 431)}
-    return isinstance(room, int) and room in rooms and isinstance(seed, int)
+    return type(room) is int and room in rooms and type(seed) is int
 
 
 def _task(task_type: str, room: int, seed: int, split: str) -> Task:

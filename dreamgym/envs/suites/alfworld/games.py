@@ -152,7 +152,7 @@ def draw_game(room: int, task_type: str, seed: int) -> Game | None:
     request = draw.choice(goal_library.gdict[task_type]["templates"]).format(
         obj=goal.thing.lower(), recep=goal.place.lower(), toggle=goal.lamp.lower()
     )
-    return Game(room, seed, goal, request, furniture, _counted_again(places))
+    return Game(room, seed, goal, request, furniture, _renumber(places))
 
 
 def _items(counts: Mapping[str, int]) -> Iterator[Item]:
@@ -161,7 +161,7 @@ def _items(counts: Mapping[str, int]) -> Iterator[Item]:
             yield Item(type_, number, count)
 
 
-def _counted_again(places: Mapping[Item, Item]) -> dict[Item, Item]:
+def _renumber(places: Mapping[Item, Item]) -> dict[Item, Item]:
     """Return the things with the numbers of those that found a place."""
     counts = Counter(item.type for item in places)
     numbers: Counter[str] = Counter()

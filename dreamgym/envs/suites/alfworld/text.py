@@ -25,6 +25,7 @@ _SWITCH = re.compile(r"You turn (on|off) the ([a-z]+ \d+)\.")
 _SLICE = re.compile(r"You sliced the ([a-z]+ \d+) with")
 _ADJECTIVES = {"heat": "hot", "clean": "clean", "cool": "cool"}
 _OPPOSITES = {"hot": "cool", "cool": "hot", "on": "off", "off": "on"}
+_SENTENCE = re.compile(r"[^.\n]*")
 REFUSAL = "Nothing happens"
 
 
@@ -44,7 +45,7 @@ class Household:
 
     def read(self, text: str) -> bool:
         """Read an answer; return whether it shows what could not be known before."""
-        self._said = text.partition(".")[0]
+        self._said = _SENTENCE.match(text)[0]  # type: ignore[index]  # maybe empty
         before = len(self._unseen), set(self._lids)
         if match := _ARRIVE.search(text):
             self._at = match[1]

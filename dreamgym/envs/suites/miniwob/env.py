@@ -1,8 +1,8 @@
 """MiniWoB++: tasks on small web pages, in a real headless Chromium.
 
-a page and a seed -> the page's elements as numbered lines (miniwob_state.py)
+a page and a seed -> the page's elements as numbered lines (state.py)
 Pages come from the `miniwob` package; its Python code and Selenium are not used: one
-Chromium is driven over a pipe (miniwob_browser.py), with a tab for each copy.
+Chromium is driven over a pipe (browser.py), with a tab for each copy.
 
 The page's own clock stands still between actions (page.js): no reward decays
 and no page times out. The reward is the page's raw one, but at least 0. A page pays -1

@@ -1,6 +1,6 @@
 """States of TextWorldExpress as a person reads them.
 
-lines of state (textworld_express.py) -> sentences. A line that is not in the form of a
+lines of state (express.py) -> sentences. A line that is not in the form of a
 real state (a dreamed one may not be) is shown as it is.
 """
 

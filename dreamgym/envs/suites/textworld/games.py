@@ -7,7 +7,7 @@
   said You take the cookbook.        the answer to the last action
 
 `textworld:coin` and `textworld:mapreader` have the lines with a map of `textworld`
-(textworld_express.py), which is easier to learn. Arguments of a game follow a question
+(express.py), which is easier to learn. Arguments of a game follow a question
 mark: `textworld:cookingworld?numLocations=5&includeDoors=1`.
 """
 

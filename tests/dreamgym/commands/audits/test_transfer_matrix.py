@@ -13,7 +13,7 @@ from dreamgym.run.directory import Run, RunError
 from tests import doubles
 from worldmodel.data.records import read_episodes, write_episodes
 
-LAMP = "tests.dreamgym.envs.test_mixture:Switch"
+LAMP = "tests.dreamgym.envs.adapters.test_mixture:Switch"
 
 
 def run_of(root, env, *policies):

@@ -4,7 +4,6 @@ import dataclasses
 import io
 
 import pytest
-from tests.dreamgym.commands.test_report import Still
 
 from dreamgym.commands.inspection import show
 from dreamgym.config.presets import preset
@@ -12,6 +11,7 @@ from dreamgym.config.stages import EnvConfig
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.display import make_console
 from tests import doubles
+from tests.dreamgym.commands.inspection.test_report import Still
 from worldmodel.data.records import write_episodes
 
 

@@ -11,8 +11,9 @@ from dreamgym.envs.adapters import mixture
 from dreamgym.envs.contract import checker
 from tests import doubles
 
-CORRIDOR, SWITCH = "tests.doubles:Corridor", "tests.dreamgym.envs.test_mixture:Switch"
-BLIND = "tests.dreamgym.envs.test_mixture:Blind"
+CORRIDOR = "tests.doubles:Corridor"
+SWITCH = "tests.dreamgym.envs.adapters.test_mixture:Switch"
+BLIND = "tests.dreamgym.envs.adapters.test_mixture:Blind"
 
 
 class Blind(TextEnv):

@@ -3,11 +3,15 @@
 import io
 
 from rich.console import Console
-from tests.dreamgym.evaluation.test_episode_comparison import EPISODE, steps, view
 
 from dreamgym.evaluation.comparisons.episode_comparison import LEGEND, episode_view
 from dreamgym.evaluation.pages.episode_text import print_episode
 from dreamgym.evaluation.state_text import as_lines
+from tests.dreamgym.evaluation.comparisons.test_episode_comparison import (
+    EPISODE,
+    steps,
+    view,
+)
 from tests.dreamgym.evaluation.hostile import ATTACK
 
 

@@ -2,12 +2,11 @@
 
 import re
 
-from tests.dreamgym.evaluation.test_episode_comparison import EPISODE, steps
-
 from dreamgym.evaluation.comparisons.episode_comparison import episode_view
 from dreamgym.evaluation.pages import run_page
 from dreamgym.evaluation.pages.run_page import RunFacts
 from dreamgym.evaluation.state_text import as_lines
+from tests.dreamgym.evaluation.comparisons.test_episode_comparison import EPISODE, steps
 from tests.dreamgym.evaluation.hostile import ATTACK
 from tests.dreamgym.evaluation.pages.test_curves import LOOP
 from tests.dreamgym.evaluation.pages.test_page import Tags

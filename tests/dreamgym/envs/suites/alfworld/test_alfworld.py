@@ -10,8 +10,8 @@ pytest.importorskip("alfworld")
 
 from dreamgym import Task
 from dreamgym.envs import base, registry
+from dreamgym.envs.suites.alfworld import games
 from dreamgym.envs.suites.alfworld.engine import Engine
-from dreamgym.envs.suites.alfworld.env import games
 from dreamgym.envs.suites.alfworld.text import Household
 
 pytestmark = pytest.mark.peer
@@ -154,7 +154,8 @@ def test_an_episode_ends_after_its_last_step(env):
 
 TEXTS = """
 import json, sys
-from dreamgym.envs.suites import alfworld_engine, alfworld_games
+from dreamgym.envs.suites.alfworld import engine as alfworld_engine
+from dreamgym.envs.suites.alfworld import games as alfworld_games
 if sys.argv[1] == "released":
     alfworld_engine._speed_up = lambda: None
 engine = alfworld_engine.Engine()
@@ -188,7 +189,8 @@ def test_the_texts_are_those_of_the_engine_as_released():
 
 CLOSING = """
 import gc
-from dreamgym.envs.suites import alfworld_engine, alfworld_games
+from dreamgym.envs.suites.alfworld import engine as alfworld_engine
+from dreamgym.envs.suites.alfworld import games as alfworld_games
 game = alfworld_games.draw_game(301, "look_at_obj_in_light", 0)
 texts = []
 for _ in range(3):

@@ -333,10 +333,10 @@ def test_a_page_that_hangs_ends_the_browser_and_not_the_run(suite, env, monkeypa
 PROGRAM = """
 import sys, time
 from dreamgym.envs import registry
-from dreamgym.envs.suites import miniwob_browser
+from dreamgym.envs.suites.miniwob import browser
 env = registry.make("miniwob:login-user")
 env.reset()
-print(miniwob_browser.current_browser().pid, flush=True)
+print(browser.current_browser().pid, flush=True)
 if sys.argv[1] != "end":
     time.sleep(60)
 """
