@@ -13,8 +13,8 @@ import pytest
 from dreamgym.cli import main
 from dreamgym.envs import base, registry, restarting
 from dreamgym.envs.failures import EnvironmentDown
-from dreamgym.envs.suites.miniwob.env import browser as browsers
-from dreamgym.envs.suites.miniwob.env import experts
+from dreamgym.envs.suites.miniwob import browser as browsers
+from dreamgym.envs.suites.miniwob import experts
 from worldmodel.data.records import Task
 
 SUITE = "dreamgym.envs.suites.miniwob.env"

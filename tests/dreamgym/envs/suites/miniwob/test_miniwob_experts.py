@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dreamgym.envs.suites.miniwob.env import experts
-from dreamgym.envs.suites.miniwob.env import state as states
+from dreamgym.envs.suites.miniwob import experts
+from dreamgym.envs.suites.miniwob import state as states
 from dreamgym.envs.suites.miniwob.state import Element
 
 RECORDED = json.loads(Path(__file__).with_name("miniwob_pages.json").read_text())

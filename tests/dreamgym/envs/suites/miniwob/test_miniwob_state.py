@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dreamgym.envs.suites.miniwob.env import state as states
+from dreamgym.envs.suites.miniwob import state as states
 
 RECORDED = json.loads(Path(__file__).with_name("miniwob_pages.json").read_text())
 """Instruction, actions and the tree of nodes before and after each action, by page."""
