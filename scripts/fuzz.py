@@ -172,8 +172,10 @@ def _reply_reader() -> Reader:
     ids = np.array(prompts.reply_ids(tokenizer, t), ">u2")
 
     def read(data: bytes) -> object:
-        some = np.frombuffer(data[: len(data) // 2 * 2], ">u2") % tokenizer.vocab_size
-        return prompts.parse_reply(tokenizer, some.tolist(), t.state)
+        ids_read = (
+            np.frombuffer(data[: len(data) // 2 * 2], ">u2") % tokenizer.vocab_size
+        )
+        return prompts.parse_reply(tokenizer, ids_read.tolist(), t.state)
 
     return Reader([ids.tobytes()], read, ())
 
@@ -337,7 +339,7 @@ def _odd_value(data: bytes, _: Sequence[bytes], draw: random.Random) -> bytes:
 
 def problem_of(reader: Reader, data: bytes) -> str:
     """Return what is wrong with how a reader takes an input; empty where nothing is."""
-    began = time.monotonic()
+    start_time = time.monotonic()
     try:
         reader.read(data)
     except reader.errors as error:
@@ -347,7 +349,7 @@ def problem_of(reader: Reader, data: bytes) -> str:
         return f"{type(error).__name__}: {str(error)[:300]}"
     except RecursionError:
         return "RecursionError"
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - start_time
     return f"{seconds:.1f} s" if seconds > SECONDS else ""
 
 
@@ -398,15 +400,15 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", metavar="READER", help="readers (all)")
     parser.add_argument("--replay", action="store_true", help="kept inputs alone")
     args = parser.parse_args()
-    known = readers()
-    chosen = args.only or list(known)
-    if unknown := sorted(set(chosen) - set(known)):
-        sys.exit(f"no reader {unknown[0]!r}; have {', '.join(known)}")
+    all_readers = readers()
+    chosen = args.only or list(all_readers)
+    if unknown := sorted(set(chosen) - set(all_readers)):
+        sys.exit(f"no reader {unknown[0]!r}; have {', '.join(all_readers)}")
     seed = int(time.time()) if args.seed is None else args.seed
     seconds = 0.0 if args.replay else args.seconds / len(chosen)
     failed = False
     for name in chosen:
-        count, findings = fuzz(name, known[name], seconds=seconds, seed=seed)
+        count, findings = fuzz(name, all_readers[name], seconds=seconds, seed=seed)
         print(f"{name}: {count:,} inputs, {len(findings)} findings", flush=True)
         for finding in findings:
             failed = True

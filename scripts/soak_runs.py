@@ -83,10 +83,10 @@ def main() -> None:
     command = [sys.executable, "-m", "dreamgym.cli", "quickstart"]
     command += ["--preset", args.preset, "--env", args.env]
     show(f"the run without interruptions, in {root}")
-    began = time.monotonic()
+    start_time = time.monotonic()
     if (code := run(command, root / "reference", None)) != 0:
         sys.exit(f"the run without interruptions failed with status {code}")
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - start_time
     wanted = digests(root / "reference")
     if args.full_disk:
         fill_disk(command, root, wanted)
@@ -242,9 +242,9 @@ def descendants(pid: int) -> list[int]:
 
 def lose_last_second(folder: Path) -> None:
     """Remove each file that was written in the last second."""
-    now = time.time()
+    present = time.time()
     for path in [path for path in folder.rglob("*") if path.is_file()]:
-        if now - path.stat().st_mtime <= LOST_SECONDS:
+        if present - path.stat().st_mtime <= LOST_SECONDS:
             path.unlink()
 
 

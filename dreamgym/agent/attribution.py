@@ -64,8 +64,8 @@ def attribute_action(
     for i, text in enumerate(visible):
         parts.append(("past action", text))
         shorter = [*visible[:i], *visible[i + 1 :]]
-        kept = [*states[:i], *states[i + 1 :]]
-        situations.append(situation._replace(past=shorter, past_states=kept))
+        states_left = [*states[:i], *states[i + 1 :]]
+        situations.append(situation._replace(past=shorter, past_states=states_left))
     for i, line in enumerate(state):
         parts.append(("state", line))
         # Nor was it seen before: else it would stand among what is gone.

@@ -179,7 +179,7 @@ class Policy:
         """
         visible, seen = self.visible_past(past, past_states)
         listed = valid_actions[: self.config.admissible_actions]
-        gone = [
+        gone_lines = [
             line
             for pair in itertools.pairwise((*(seen or ()), state))
             for line in prompts.gone_lines(*pair)
@@ -187,7 +187,7 @@ class Policy:
         return with_references(
             self.tokenizer,
             task.instruction,
-            (task.instruction, *state, *visible[::-1], *gone[::-1], *listed),
+            (task.instruction, *state, *visible[::-1], *gone_lines[::-1], *listed),
             literals=None if self.strict is None else self.strict.literals,
         )
 

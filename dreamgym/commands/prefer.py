@@ -48,8 +48,8 @@ def open_pairs(pairs: Sequence[Attempts], file: Path) -> list[Attempts]:
     """
     if not file.exists():
         return list(pairs)
-    known = {_key(p.task.id, p.better, p.worse) for p in read_preferences(file)}
-    return [p for p in pairs if _key(p.task.id, p.first, p.second) not in known]
+    in_file = {_key(p.task.id, p.better, p.worse) for p in read_preferences(file)}
+    return [p for p in pairs if _key(p.task.id, p.first, p.second) not in in_file]
 
 
 def _key(task: str, *sides: tuple) -> tuple[str, frozenset]:

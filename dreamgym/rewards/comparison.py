@@ -108,7 +108,7 @@ def difference_kind(pair: Attempts) -> str:
             return "text"
         if not all(calls):
             return "when"
-        tools = [[call.tool for call in some] for some in calls]
+        tools = [[call.tool for call in side] for side in calls]
         if len(tools[0]) != len(tools[1]):
             return "when"
         return "how" if tools[0] == tools[1] else "which"

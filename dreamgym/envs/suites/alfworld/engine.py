@@ -99,7 +99,7 @@ def _speed_up() -> None:
         return tuple(parse_rule(text, rule_name=rule))
 
     def parse(text: str, rule_name: str = "symbols", **_: Any) -> list[Any]:
-        return [_clone(symbol) for symbol in parse_once(text, rule_name)]
+        return [_copy_symbol(symbol) for symbol in parse_once(text, rule_name)]
 
     def copy_context(context: Mapping[str, Any]) -> dict[str, Any]:
         copies = {key: dict(context[key]) for key in ("variables", "mapping")}
@@ -109,7 +109,7 @@ def _speed_up() -> None:
         symbols = isinstance(value, list) and all(
             isinstance(item, textgen.Symbol) for item in value
         )
-        return [_clone(s) for s in value] if symbols else copy_deeply(value)
+        return [_copy_symbol(s) for s in value] if symbols else copy_deeply(value)
 
     @functools.lru_cache(KEPT_PROBLEMS)
     def translate_kept(domain: str, problem: str) -> Any:
@@ -126,11 +126,11 @@ def _speed_up() -> None:
     fast_downward.pddl2sas = translate_once
 
 
-def _clone(symbol: Any) -> Any:
+def _copy_symbol(symbol: Any) -> Any:
     """Copy a symbol with the symbol inside of it."""
     out = copy.copy(symbol)
     if isinstance(symbol, textgen.ListSymbol):
-        out.symbol = _clone(symbol.symbol)
+        out.symbol = _copy_symbol(symbol.symbol)
     elif isinstance(symbol, textgen.ConditionalSymbol):
-        out.expression = _clone(symbol.expression)
+        out.expression = _copy_symbol(symbol.expression)
     return out

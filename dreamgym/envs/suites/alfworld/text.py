@@ -41,11 +41,11 @@ class Household:
         self._lids: dict[str, bool] = {}  # whether it is open, where that is known
         self._attributes: dict[str, set[str]] = {}
         self._carried = self._at = ""
-        self._said = "welcome"
+        self._message = "welcome"
 
     def read(self, text: str) -> bool:
         """Read an answer; return whether it shows what could not be known before."""
-        self._said = _SENTENCE.match(text)[0]  # type: ignore[index]  # maybe empty
+        self._message = _SENTENCE.match(text)[0]  # type: ignore[index]  # maybe empty
         before = len(self._unseen), set(self._lids)
         if match := _ARRIVE.search(text):
             self._at = match[1]
@@ -94,7 +94,7 @@ class Household:
             ),
             f"carry {self._carried or 'nothing'}",
             f"at {self._at or 'middle of the room'}",
-            f"said {self._said}",
+            f"said {self._message}",
         ]
 
     def _place_line(self, place: str) -> str:
