@@ -16,6 +16,7 @@ import argparse
 import dataclasses
 import hashlib
 import json
+import math
 import random
 import sys
 import tempfile
@@ -360,9 +361,18 @@ def kept_inputs(name: str, corpus: Path = CORPUS) -> list[bytes]:
 
 
 def fuzz(
-    name: str, reader: Reader, *, seconds: float, seed: int, corpus: Path = CORPUS
+    name: str,
+    reader: Reader,
+    *,
+    seconds: float,
+    seed: int,
+    corpus: Path = CORPUS,
+    limit: float = math.inf,
 ) -> tuple[int, list[Finding]]:
-    """Replay the kept inputs, then damage others for a time; return count, findings."""
+    """Replay the kept inputs, then damage others for a time; return count, findings.
+
+    At most `limit` inputs are damaged; they depend on the seed alone.
+    """
     findings, count = [], 0
     draw = random.Random(f"{seed} {name}")
     for data in (*reader.inputs, *kept_inputs(name, corpus)):
@@ -371,7 +381,8 @@ def fuzz(
             findings.append(Finding(name, data, what))
     end = time.monotonic() + seconds
     kinds = set[str]()
-    while time.monotonic() < end:
+    while time.monotonic() < end and limit > 0:
+        limit -= 1
         count += 1
         data = damaged(reader.inputs, draw)
         what = problem_of(reader, data)

@@ -63,7 +63,11 @@ def _converted(name: str, hint: Any, current: Any, value: Any) -> Any:
         raise ValueError(
             f"{name}: expected {kinds[0].__name__}, like {current!r}, got {value!r}"
         )
-    value = float(value) if type(current) is float else value
+    if type(current) is float:
+        try:
+            value = restored(float, value)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
     if type(current) is float and not math.isfinite(value):
         raise ValueError(f"{name}: expected a finite number, got {value}")
     return value

@@ -75,6 +75,10 @@ class Study:
     factors: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
 
 
+MAX_MESSAGE = 2000
+"""Characters of what is wrong with a cell, at most."""
+
+
 def read_study(path: Path) -> Study:
     """Read a study from a TOML file; check the configuration of every cell.
 
@@ -137,7 +141,10 @@ def read_study(path: Path) -> Study:
             config_of(study, cell)
         except (ValueError, TypeError) as error:
             which = ", ".join(f"{axis} {value!r}" for axis, value in cell.items())
-            raise RunError(f"{path}: {which or 'its cell'}: {error}") from None
+            reason = f"{which or 'its cell'}: {error}"
+            if len(reason) > MAX_MESSAGE:  # it quotes the values of the file
+                reason = f"{reason[:MAX_MESSAGE]}..."
+            raise RunError(f"{path}: {reason}") from None
     _check(path, study)
     return study
 
