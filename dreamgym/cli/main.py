@@ -15,7 +15,6 @@ from dreamgym.cli import (
     engine,
     environment,
     estimate,
-    prefer,
     reward,
     runs,
     serving,
@@ -112,7 +111,6 @@ def _parser() -> _Parser:
         settings,
         data,
         annotate,
-        prefer,
         reward,
         engine,
     ):

@@ -1,9 +1,11 @@
-"""The command `reward-model`, which fits a run's reward model."""
+"""The commands `prefer` and `reward-model`: pairs of attempts, and a model of them."""
 
 import argparse
 import dataclasses
 from pathlib import Path
 from typing import Any
+
+from dreamgym.cli.options import add_server, server_of
 
 _ABOUT = """\
 Fit a reward model to which of two attempts at a task is better: successful over
@@ -18,8 +20,31 @@ Prints how many pairs of unseen tasks it ranks right, with an interval.
 Interrupted? The same command goes on."""
 
 
+_PREFER_ABOUT = """\
+Compare attempts at the same tasks, two at a time, and write a file of pairs, of which
+one is better (dreamgym.preferences/1). A reward model is fitted to it:
+  dreamgym reward-model RUN --pairs PAIRS
+
+  --by person   you read both attempts in the terminal, and choose
+  --by judge    a large model behind --server reads them in both orders; where it
+                prefers another one when the order is turned, the pair is left out
+
+With one file both attempts are of it; with two, the first attempt is of the first file,
+and the win rate of the first over the second is printed as well. Files of episodes are
+RUN/episodes.jsonl, RUN/dev_games/POLICY.jsonl, RUN/test/POLICY.jsonl, or your own.
+Interrupted? The same command goes on."""
+
+_EXAMPLES = """\
+examples:
+  dreamgym prefer runs/a/episodes.jsonl --to pairs.jsonl
+  dreamgym prefer runs/a/dev_games/dream.jsonl runs/a/dev_games/bc.jsonl \\
+      --to pairs.jsonl --by judge --server http://127.0.0.1:8080/v1
+"""
+
+
 def add(commands: Any) -> None:
-    """Add the subcommand and the function it runs."""
+    """Add the subcommands and the functions they run."""
+    _add_prefer(commands)
     command = commands.add_parser(
         "reward-model",
         help="Fit a run's reward model to pairs of attempts",
@@ -48,3 +73,96 @@ def _fit(args: argparse.Namespace) -> None:
     run.mark(rewards.STAGE, numbers)
     print(f"reward model: {rewards.summary(numbers)}")
     print(f"model: {args.run_dir / rewards.DIRECTORY}")
+
+
+def _add_prefer(commands: Any) -> None:
+    command = commands.add_parser(
+        "prefer",
+        help="Ask a person or a judge which of two attempts is better",
+        description=_PREFER_ABOUT,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    option = command.add_argument
+    option("file", type=Path, metavar="FILE", help="episodes (JSONL, gzip or not)")
+    option("other", type=Path, nargs="?", metavar="OTHER", help="episodes as well")
+    option("--to", type=Path, required=True, metavar="PAIRS", help="what to write")
+    option("--by", default="person", choices=["person", "judge"], help="who chooses")
+    option(
+        "--max-pairs", type=int, default=1, metavar="N", help="of a task, at most (1)"
+    )
+    option(
+        "--limit", type=int, metavar="N", help="pairs in all, at most (default: all)"
+    )
+    option("--seed", type=int, default=0, help="of the order of pairs and requests (0)")
+    add_server(
+        command,
+        "--by judge",
+        "Any OpenAI-compatible server. PAIRS.chat_cache.sqlite keeps its answers.",
+    )
+    command.set_defaults(body=_prefer)
+
+
+def _prefer(args: argparse.Namespace) -> None:
+    import numpy as np
+    from rich.console import Console
+
+    from dreamgym.commands import prefer
+    from dreamgym.rewards.comparison import pair_attempts
+    from worldmodel.data.records import read_episodes
+
+    for name in ("max_pairs", "limit"):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise ValueError(f"--{name.replace('_', '-')} must be >= 1, got {value}")
+    server = server_of(args)
+    if (server is None) != (args.by == "person"):
+        needs = "needs --server URL" if server is None else "takes no --server"
+        raise ValueError(f"--by {args.by} {needs}")
+    episodes = read_episodes(args.file)
+    others = None if args.other is None else read_episodes(args.other)
+    pairs = pair_attempts(episodes, others, max_pairs=args.max_pairs)
+    if not pairs:
+        where = args.file if others is None else f"{args.file} and {args.other}"
+        raise ValueError(f"{where}: no two attempts at the same task differ")
+    order = np.random.default_rng(args.seed).permutation(len(pairs))
+    left = prefer.open_pairs([pairs[i] for i in order], args.to)[: args.limit]
+    if server is None:
+        console = Console(highlight=False)
+        result = prefer.ask_person(left, args.to, console, _choice)
+    else:
+        result = _ask_judge(args, server, left)
+    names = None if args.other is None else (_name(args.file), _name(args.other))
+    print(prefer.summary(result, names=names))
+    print(f"pairs: {args.to}")
+
+
+def _ask_judge(args: argparse.Namespace, server: Any, pairs: list[Any]) -> Any:
+    from dreamgym.commands import prefer
+    from dreamgym.rewards.comparison import PairJudge
+    from dreamgym.rewards.config import JudgeConfig
+    from dreamgym.run.display import progress_bar
+    from worldmodel.chat.client import ChatClient
+
+    config = JudgeConfig()
+    chat = dataclasses.replace(server.chat, temperature=config.chat.temperature)
+    cache = args.to.with_name(f"{args.to.name}.chat_cache.sqlite")
+    client = ChatClient(chat, cache)
+    try:
+        with progress_bar(len(pairs), f"prefer {args.file.name}", "pair") as show:
+            judge = PairJudge(client, config, seed=args.seed)
+            return prefer.ask_judge(pairs, args.to, judge, lambda n: show(n, {}))
+    finally:
+        client.close()
+
+
+def _name(file: Path) -> str:
+    """Return a file with its folder: two runs have files of the same name."""
+    return "/".join(file.parts[-2:])
+
+
+def _choice() -> str | None:
+    try:
+        return input("better (a, b, e, q): ")
+    except EOFError:
+        return None
