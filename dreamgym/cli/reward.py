@@ -32,7 +32,8 @@ one is better (dreamgym.preferences/1). A reward model is fitted to it:
 With one file both attempts are of it; with two, the first attempt is of the first file,
 and the win rate of the first over the second is printed as well. Files of episodes are
 RUN/episodes.jsonl, RUN/dev_games/POLICY.jsonl, RUN/test/POLICY.jsonl, or your own.
-Interrupted? The same command goes on."""
+Interrupted? The same command goes on with the pairs that PAIRS does not have; what is
+printed at the end is of these. Pairs that were left out are asked about again."""
 
 _EXAMPLES = """\
 examples:

@@ -82,7 +82,7 @@ def ask_person(
     Args:
       read_choice: asks for a choice, see HELP; None stops.
     """
-    written, verdicts, kinds = _PairFile(file), Counter[str](), Counter[str]()
+    pair_file, verdicts, kinds = _PairFile(file), Counter[str](), Counter[str]()
     console.print(Text(HELP, "dim"))
     for number, pair in enumerate(pairs, start=1):
         _show(console, pair, f"{number} of {len(pairs)}")
@@ -97,7 +97,7 @@ def ask_person(
         verdicts[verdict] += 1
         if verdict != "equal":
             kinds[difference_kind(pair)] += 1
-            written.add([pair.preferring(verdict)])
+            pair_file.add([pair.preferring(verdict)])
     return Result(dict(verdicts), dict(kinds), {})
 
 
@@ -131,7 +131,7 @@ def ask_judge(
     Args:
       progress: is called with the number of pairs that are done.
     """
-    written, verdicts, kinds = _PairFile(file), Counter[str](), Counter[str]()
+    pair_file, verdicts, kinds = _PairFile(file), Counter[str](), Counter[str]()
     counts = Counter[str]()
     for start in range(0, len(pairs), CHUNK):
         chunk = pairs[start : start + CHUNK]
@@ -145,7 +145,7 @@ def ask_judge(
         verdicts.update(verdict for _, verdict in chosen)
         better = [(p, v) for p, v in chosen if v != "equal"]
         kinds.update(difference_kind(pair) for pair, _ in better)
-        written.add([pair.preferring(verdict) for pair, verdict in better])
+        pair_file.add([pair.preferring(verdict) for pair, verdict in better])
         progress(start + len(chunk))
     return Result(dict(verdicts), dict(kinds), dict(counts))
 

@@ -50,6 +50,24 @@ def test_effects_are_differences_by_hand():
     assert look.effect == pytest.approx(full - by_hand(STATE, ("go right",)), abs=1e-4)
 
 
+def test_a_line_that_was_there_before_leaves_the_past_as_well():
+    """Else it would come back among what was seen and is gone."""
+    policy = doubles.policy(history=2, history_states=True)
+    past, states = PAST[1:], [STATE, STATE]
+    where = Situation(TASK, past, STATE, past_states=states)
+    result = attribute_action(policy, where, "go right")
+    for i, part in enumerate(result.parts[-len(STATE) :]):
+        rest = (*STATE[:i], *STATE[i + 1 :])
+        without = where._replace(state=rest, past_states=[rest, rest])
+        ids = policy.context(*without[:5])
+        assert policy.tokenizer.control("demo") not in ids
+        tok = policy.tokenizer_in(*without[:5])
+        turn = prompts.turn_ids(tok, "go right", None, thinks=False)
+        (scored,) = score(policy.model, [[*ids, *turn]])
+        expected = result.log_prob - sum(scored.logp[len(ids) + 1 :])
+        assert part.effect == pytest.approx(expected, abs=1e-4)
+
+
 def test_a_thought_is_read_and_not_judged():
     thinker = doubles.policy(history=2, thought_tokens=8)
     situation = Situation(TASK, PAST, STATE)

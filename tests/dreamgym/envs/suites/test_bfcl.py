@@ -62,37 +62,35 @@ def as_python(call):
     return f"{name}({', '.join(f'{k}={v!r}' for k, v in arguments.items())})"
 
 
-def official_verdict(scenario, turns):
+def official_verdict(category, scenario, turns):
     """Return what the package's checker says of calls, a list for each turn."""
-    row = next(
-        r
-        for r in bfcl_apis._rows("BFCL_v4_multi_turn_base.json")
-        if r["id"] == scenario.id
-    )
+    file = f"BFCL_v4_multi_turn_{category}.json"
+    row = next(r for r in bfcl_apis._rows(file) if r["id"] == scenario.id)
     key = next(
         r["ground_truth"]
-        for r in bfcl_apis._rows("possible_answer/BFCL_v4_multi_turn_base.json")
+        for r in bfcl_apis._rows(f"possible_answer/{file}")
         if r["id"] == scenario.id
     )
     made = [[[as_python(call)] for call in calls] for calls in turns]
     name = f"run_{official_verdict.number}"
     official_verdict.number += 1  # the package keeps its instances by name
-    return multi_turn_checker(made, key, row, "multi_turn_base", name)["valid"]
+    return multi_turn_checker(made, key, row, f"multi_turn_{category}", name)["valid"]
 
 
 official_verdict.number = 0
 
 
 @pytest.mark.parametrize("number", [0, 7, 52, 99, 120, 151, 198])
-def test_verdicts_are_those_of_the_official_checker(number):
+@pytest.mark.parametrize("category", bfcl.DEFAULT_CATEGORIES)
+def test_verdicts_are_those_of_the_official_checker(category, number):
     """Calls left out, doubled, and in another order, turn by turn."""
-    env = registry.make("bfcl:base")
+    env = registry.make(f"bfcl:{category}")
     task = next(t for t in tasks_of(env) if t.options["scenario"] == number)
-    scenario = bfcl_apis.read_scenarios("base")[number]
+    scenario = bfcl_apis.read_scenarios(category)[number]
     right = [list(calls) for calls in scenario.right_calls]
     variants = [right]
     for turn, calls in enumerate(right):
-        for changed in (calls[:-1], [*calls, calls[-1]], calls[::-1]):
+        for changed in (calls[:-1], [*calls, *calls[-1:]], calls[::-1]):
             variants.append([*right[:turn], changed, *right[turn + 1 :]])
     verdicts = []
     for turns in variants:
@@ -106,7 +104,7 @@ def test_verdicts_are_those_of_the_official_checker(number):
         ]
         assert len(actions) <= bfcl.MAX_STEPS
         verdict = bool(play(env, task, actions)[-1].success)
-        assert verdict == official_verdict(scenario, turns), turns
+        assert verdict == official_verdict(category, scenario, turns), turns
         verdicts.append(verdict)
     assert verdicts[0]
     assert not all(verdicts)
@@ -144,6 +142,60 @@ def test_a_failing_call_says_why_and_the_episode_goes_on():
         assert (step.invalid, step.terminated) == (True, False)
         assert message in step.state[-1]
     assert play(env, task, env.expert())[-1].success
+
+
+def scenario_task(env, number):
+    return next(t for t in tasks_of(env) if t.options["scenario"] == number)
+
+
+def test_an_error_names_no_tool_that_comes_late():
+    env = registry.make("bfcl:miss_func")
+    base.begin(env, scenario_task(env, 3))
+    step = base.take(env, env.call("nonsense"))
+    assert "have cat, cd, cp" in step.state[-1]
+    names = step.state[-1].partition("have ")[2].split(", ")
+    assert not {"find", "ls"} & set(names)
+
+
+def test_a_call_that_an_api_refuses_is_listed_as_some_have_changed_something():
+    """A refused contact is counted all the same: it decides the turn, so it is seen."""
+    env = registry.make("bfcl:base")
+    base.begin(env, scenario_task(env, 72))
+    users = env._apis._instances["MessageAPI"].user_map
+    call = env.call("add_contact", user_name=next(iter(users)))
+    step = base.take(env, call)
+    assert step.invalid
+    assert any(line.startswith(f"called {call} -> ") for line in step.state)
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("power", {"base": 10, "exponent": 300_000_000}),
+        ("power", {"base": 10, "exponent": -300_000_000}),
+        ("square_root", {"number": 2, "precision": 2_000_000}),
+    ],
+)
+def test_mathematics_without_a_bound_is_refused_at_once(tool, arguments):
+    scenarios = bfcl_apis.read_scenarios("base").values()
+    scenario = next(s for s in scenarios if "MathAPI" in s.apis)
+    apis = bfcl_apis.Apis(scenario)
+    with pytest.raises(ValueError, match=r"must be at most 10?000"):
+        apis.call(tool, arguments)
+    assert not apis.call("power", {"base": 2, "exponent": 10}).failed
+
+
+def test_no_step_is_taken_after_a_reset_that_failed_nor_before_any():
+    env = registry.make("bfcl")
+    for method in (env.expert, env.valid_actions):
+        with pytest.raises(RuntimeError, match="needs a task: call reset"):
+            method()
+    base.begin(env, env.tasks("train")[0])
+    for options in ({}, {"category": "base", "scenario": True}):
+        with pytest.raises(ValueError, match="must name a category"):
+            env.reset(options={"task": Task(id="t", instruction="", options=options)})
+        with pytest.raises(RuntimeError, match="needs a running episode"):
+            env.step("cd {}")
 
 
 def test_a_fork_goes_its_own_way():

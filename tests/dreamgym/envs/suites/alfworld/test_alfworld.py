@@ -145,6 +145,22 @@ def test_a_refused_action_changes_only_what_is_said(env):
     assert step.state == (*before[:-1], "said Nothing happens")
 
 
+def test_help_is_one_line_of_the_state(env):
+    base.begin(env, task_of(env, "pick_and_place_simple"))
+    before = env._household.lines()
+    step = base.take(env, "help")
+    assert step.state == (*before[:-1], "said Available commands:")
+
+
+def test_no_step_is_taken_after_a_reset_that_failed(env):
+    base.begin(env, task_of(env, "pick_and_place_simple"))
+    options = {"task_type": "pick_and_place_simple", "room": 10, "seed": True}
+    with pytest.raises(ValueError, match="options must name a task_type"):
+        env.reset(options={"task": Task(id="t", instruction="", options=options)})
+    with pytest.raises(RuntimeError, match="needs a running episode"):
+        env.step("look")
+
+
 def test_an_episode_ends_after_its_last_step(env):
     task = task_of(env, "look_at_obj_in_light")
     steps = play(env, task, ["look"] * games.MAX_STEPS)
