@@ -83,7 +83,7 @@ official_verdict.number = 0
 @pytest.mark.parametrize("number", [0, 7, 52, 99, 120, 151, 198])
 @pytest.mark.parametrize("category", bfcl.DEFAULT_CATEGORIES)
 def test_verdicts_are_those_of_the_official_checker(category, number):
-    """Calls left out, doubled, and in another order, turn by turn."""
+    """Calls left out, doubled, in another order, and a turn early, turn by turn."""
     env = registry.make(f"bfcl:{category}")
     task = next(t for t in tasks_of(env) if t.options["scenario"] == number)
     scenario = bfcl_apis.read_scenarios(category)[number]
@@ -92,6 +92,9 @@ def test_verdicts_are_those_of_the_official_checker(category, number):
     for turn, calls in enumerate(right):
         for changed in (calls[:-1], [*calls, *calls[-1:]], calls[::-1]):
             variants.append([*right[:turn], changed, *right[turn + 1 :]])
+        if turn:
+            early = [*right[turn - 1], *calls]
+            variants.append([*right[: turn - 1], early, [], *right[turn + 1 :]])
     verdicts = []
     for turns in variants:
         actions = [
@@ -121,7 +124,7 @@ def test_a_tool_that_comes_late_is_refused_until_then():
     early = base.take(env, call)
     assert early.invalid
     assert "result error: no tool 'find' yet" in early.state
-    assert sum(early.rewards.values()) == pytest.approx(bfcl.INVALID_PENALTY)
+    assert sum(early.rewards.values()) == pytest.approx(-0.02)
     turn = base.take(env, env.write_answer("it is missing"))
     assert any(line.startswith("new tool find(") for line in turn.state)
     assert not base.take(env, call).invalid
