@@ -16,7 +16,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from worldmodel.backbone.grammar import Grammar
-from worldmodel.backbone.mesh import place_rows
+from worldmodel.backbone.mesh import place_rows, to_host
 from worldmodel.backbone.model import Model, apply_decoder
 from worldmodel.backbone.streams import Streams, bucket
 from worldmodel.fitting.losses import read_logp
@@ -181,7 +181,7 @@ def _score_rows(model: Model, rows: Sequence[list[int]]) -> Iterator[Score]:
         row[: len(row_ids)], mask[: len(row_ids)] = row_ids, 1
     mesh = model.mesh
     placed = (ids, real) if mesh is None else place_rows((ids, real), mesh)
-    logp = np.asarray(_logp(model.definition, model.params, *placed))
+    logp = to_host(_logp(model.definition, model.params, *placed))
     for row_ids, line in zip(rows, logp, strict=False):
         yield Score(row_ids, line[: len(row_ids)].tolist())
 

@@ -15,6 +15,7 @@ from dreamgym.config.settings import RunConfig
 from dreamgym.run.directory import RunError
 from dreamgym.training import TrainingState
 from dreamgym.training.monitor import NOT_FINITE
+from worldmodel.data import processes
 from worldmodel.data.records import Transition, atomic_write, write_episodes
 from worldmodel.experience.base import CachingExperienceModel, Query, query_after
 from worldmodel.fitting import checkpoint
@@ -40,12 +41,17 @@ class MemoryAdditions:
     def add(self, rows: Iterable[tuple[str, Transition]]) -> None:
         """Append rows; they are on disk before the checkpoint that counts them."""
         lines = [json.dumps([task, dataclasses.asdict(x)]) + "\n" for task, x in rows]
+        with processes.first_process_writes(self._path.name) as writes:
+            if writes:
+                self._append(lines)
+        self.count += len(lines)
+
+    def _append(self, lines: list[str]) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a", encoding="utf-8") as file:
             file.writelines(lines)
             file.flush()
             os.fsync(file.fileno())
-        self.count += len(lines)
 
     def first(self, count: int) -> list[tuple[str, Transition]]:
         """Return the first rows and remove later ones, left by an interrupted update.

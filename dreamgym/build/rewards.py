@@ -26,6 +26,7 @@ from dreamgym.run.directory import Run, RunError
 from dreamgym.run.display import progress_bar
 from worldmodel.backbone.weights import load_model
 from worldmodel.chat.protocol import ChatError
+from worldmodel.data import processes
 from worldmodel.data.hashing import content_hash
 from worldmodel.data.records import Episode
 
@@ -139,7 +140,9 @@ def fit(run: Run, config: RewardModelConfig) -> dict[str, Any]:
             directory=run.path(checkpoints),
             progress=show,
         )
-    run.path(f"stages/{STAGE}.json").unlink(missing_ok=True)  # of the model before
+    with processes.first_process_writes("reward model") as writes:
+        if writes:  # of the model before
+            run.path(f"stages/{STAGE}.json").unlink(missing_ok=True)
     model.save(run.path(DIRECTORY))
     run.write_curve(STAGE, curve)
     run.drop(checkpoints)

@@ -27,6 +27,7 @@ from dreamgym.envs.interrupts import (
     interrupt_handler,
 )
 from dreamgym.run.terminal import OutputClosedError, PrintableStreams
+from worldmodel.data.processes import process_count
 
 _EPILOG = """\
 examples:
@@ -125,13 +126,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             status = _run(list(sys.argv[1:] if argv is None else argv))
             sys.stdout.flush()
-            return status
+            return _status_of_all(status)
         except KeyboardInterrupt:
-            return _interruption()
+            return _status_of_all(_interruption())
         except OutputClosedError:
             # Python flushes stdout once more at its end, and would say so there.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
+
+
+def _status_of_all(status: int) -> int:
+    """Return the exit status; of several processes one that failed ends at once.
+
+    JAX would let it wait for the others at its end, and they wait for it.
+    """
+    if status and process_count() > 1:
+        sys.stderr.flush()
+        os._exit(status)
+    return status
 
 
 def _run(words: list[str]) -> int:

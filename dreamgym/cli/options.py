@@ -170,7 +170,7 @@ def run_options(parser: argparse.ArgumentParser) -> None:
         help="policy and experience model start from: a Hugging Face "
         f"directory, or a shape trained from scratch: {', '.join(MODELS)}",
     )
-    add("--mesh", default="", help=MESH_HELP)
+    _add_devices(parser)
     add(
         "--lora",
         type=int,
@@ -203,6 +203,19 @@ def run_options(parser: argparse.ArgumentParser) -> None:
     add_server(parser)
 
 
+def _add_devices(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--mesh", default="", help=MESH_HELP)
+    add(
+        "--distributed",
+        default="",
+        metavar="PROCESSES",
+        help="several processes run this same command together, each on its devices: "
+        "coordinator=HOST:PORT,processes=N,process=I (process 0 on HOST), or auto "
+        "(Slurm, MPI, Cloud TPU); all need the same --run-dir on a shared disk",
+    )
+
+
 def changed_options(args: argparse.Namespace) -> list[str]:
     """Return the given options that change settings, unless they have their default.
 
@@ -210,7 +223,7 @@ def changed_options(args: argparse.Namespace) -> list[str]:
     """
     parser = argparse.ArgumentParser()
     run_options(parser)
-    free = {"run_dir", "name", "mesh", "episodes", "track", "help"}
+    free = {"run_dir", "name", "mesh", "distributed", "episodes", "track", "help"}
     return [
         action.option_strings[0]
         for action in parser._actions

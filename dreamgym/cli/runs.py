@@ -158,6 +158,19 @@ def _refit(args: argparse.Namespace) -> None:
 
 
 def _stages(args: argparse.Namespace) -> None:
+    if not args.distributed:
+        return _run_stages(args)
+    from dreamgym.run.process import join_processes, quiet_followers
+
+    if getattr(args, "confirm", None) is not None:
+        raise ValueError("--confirm plays its games in one process")
+    join_processes(args.distributed)
+    args.mesh = args.mesh or "data=0"
+    with quiet_followers():
+        _run_stages(args)
+
+
+def _run_stages(args: argparse.Namespace) -> None:
     from dreamgym.build.chat import check_server
     from dreamgym.cli.estimate import print_estimate
     from dreamgym.commands import planning
@@ -171,6 +184,7 @@ def _stages(args: argparse.Namespace) -> None:
     from dreamgym.run.runner import run_stages
     from dreamgym.run.tracking import require
     from worldmodel.backbone.mesh import make_mesh, parse_mesh
+    from worldmodel.data.processes import process_count, wait_for_all
 
     require(args.track)
     mesh = parse_mesh(args.mesh) if args.mesh else None
@@ -181,6 +195,9 @@ def _stages(args: argparse.Namespace) -> None:
     source = _named_attempt(args)
     others = [] if source is None else [source]
     config = _settings(args, source)
+    if config.server and process_count() > 1:
+        raise ValueError("--distributed: every process would ask the --server; drop it")
+    wait_for_all("settings")  # before any process makes the run directory
     suffix = (
         "-shuffled"
         if config.pretrain.permute_outcomes

@@ -15,6 +15,7 @@ from typing import Any
 import gymnasium
 
 from dreamgym.envs.base import starter
+from worldmodel.data import processes
 
 
 class BudgetSpent(RuntimeError):
@@ -43,7 +44,7 @@ class RealSteps:
         if self.left == 0:
             raise BudgetSpent(f"all {self.limit} real steps of this stage are taken")
         self.count += 1
-        if self._path is None:
+        if self._path is None or not processes.is_first_process():
             return
         if self._file < 0:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,6 +60,7 @@ class RealSteps:
         text = path.read_text() if path.is_file() else ""
         self.count, self._path = int(text) if text.isdigit() else 0, path
         self.limit = limit
+        processes.wait_for_all("real steps")  # nobody counts before all have read
         try:
             yield self
         finally:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import gymnasium
 
 from dreamgym.envs.interrupts import check_interrupt
+from worldmodel.data import processes
 
 Value = TypeVar("Value")
 
@@ -61,7 +62,9 @@ def guarded(
     Args:
       seconds: the deadline of the call (see Deadline), 0 for none.
     """
-    limit = Deadline(seconds)
+    # Of several processes the one that asks keeps the deadline (workers/shared.py): an
+    # alarm in another one would leave the rest waiting.
+    limit = Deadline(seconds if processes.process_count() == 1 else 0.0)
     try:
         with limit:
             value = call()

@@ -21,6 +21,7 @@ from dreamgym.envs.base import (
 )
 from dreamgym.envs.counting import BudgetSpent
 from dreamgym.envs.failures import EnvironmentDown, EnvironmentFailure, guarded
+from worldmodel.data.processes import from_first_process
 from worldmodel.data.records import State, Task
 
 
@@ -164,7 +165,9 @@ class RealVectorEnv(VectorEnv):
         envs, limit = [first], max(min(limit, declared), 1)
         if limit > 1:  # the first one also imported and compiled what all share
             envs.append(make())
-            limit = copies_that_pay(time.monotonic() - start, limit)
+            seconds = repr(time.monotonic() - start).encode()
+            # Of several processes the first decides: their clocks differ.
+            limit = copies_that_pay(float(from_first_process(seconds)), limit)
         return cls(envs, max_steps=max_steps, make=make, size=limit)
 
     def _copy(self, slot: int) -> gymnasium.Env:

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from dreamgym.evaluation.bounds import says_something
 from dreamgym.evaluation.pages.curves import plot_curves
+from dreamgym.evaluation.pages.page import save_figure
 from dreamgym.evaluation.printable import printable, printable_lines
 from dreamgym.evaluation.statistics import difference_text
 from dreamgym.evaluation.tool_report import tool_tables
@@ -199,14 +200,6 @@ def write(root: Path, results: dict[str, Any]) -> None:
         plot_success(results, root / "plots/success.png")
 
 
-def save(figure: Any, path: Path) -> None:
-    """Write a figure to a file, and close it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
-
-
 def plot_success(results: dict[str, Any], path: Path) -> None:
     """Plot success with Wilson intervals, pooled and by family."""
     groups = family_groups(results)
@@ -224,4 +217,4 @@ def plot_success(results: dict[str, Any], path: Path) -> None:
         axis.set_title(title)
         axis.set_ylim(0, 1)
     axes[0][0].set_ylabel("success on real test games")
-    save(figure, path)
+    save_figure(figure, path)

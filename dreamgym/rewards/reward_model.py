@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from dreamgym.rewards.config import RewardModelConfig
 from dreamgym.rewards.preferences import Preference
+from worldmodel.backbone.mesh import to_host
 from worldmodel.backbone.model import Model, apply_decoder
 from worldmodel.backbone.scalar_head import HEAD, with_scalar_head
 from worldmodel.backbone.streams import bucket
@@ -156,7 +157,7 @@ class RewardModel:
         for at in range(0, len(tokens.ids) if examples else 0, rows):
             index = np.arange(at, min(at + rows, len(tokens.ids)))
             batch = rows_of(tokens, index, rows)
-            scores = np.asarray(self._scores(self.model.params, batch))
+            scores = to_host(self._scores(self.model.params, batch))
             out[batch.columns["row"][batch.mask]] = scores[batch.mask]
         ends = np.cumsum([len(steps) for _, steps in attempts])[:-1]
         return np.split(out - self.mean_score, ends) if attempts else []

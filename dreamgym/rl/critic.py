@@ -18,6 +18,7 @@ from jaxtyping import Float, Int
 
 from dreamgym.rl import losses
 from dreamgym.rl.config import CriticConfig
+from worldmodel.backbone.mesh import to_host
 from worldmodel.backbone.model import Model, apply_decoder
 from worldmodel.backbone.scalar_head import HEAD, with_scalar_head
 from worldmodel.backbone.streams import bucket
@@ -111,7 +112,7 @@ class Critic:
 
         def piece(start: int, stop: int, size: int) -> tuple[Tokens, np.ndarray]:
             batch = rows_of(tokens, np.arange(start, stop), size)
-            return batch, np.asarray(self._values(params, batch))
+            return batch, to_host(self._values(params, batch))
 
         rows, width = tokens.ids.shape
         for batch, values in self._learner.microbatches.run(

@@ -25,6 +25,7 @@ from dreamgym.rl.policy_loss import (
 from dreamgym.rl.sampled_rows import SampledRows, sampled_rows
 from dreamgym.rl.trust_region import UpdateSize, backtracking_line_search
 from worldmodel.backbone.grammar import Grammar
+from worldmodel.backbone.mesh import to_host
 from worldmodel.backbone.model import DecoderOutput, Model
 from worldmodel.backbone.streams import bucket
 from worldmodel.fitting.arrays import Ratio, safe_count
@@ -259,7 +260,7 @@ class Updater:
         """Return a function of rows and their sampled tokens on all rows."""
         pieces = self._pieces(
             tokens,
-            lambda rows, sampled, index: np.asarray(fn(rows, sampled))[: len(index)],
+            lambda rows, sampled, index: to_host(fn(rows, sampled))[: len(index)],
         )
         return np.concatenate(list(pieces))
 

@@ -22,6 +22,7 @@ from dreamgym.run.display import print_stage, progress_bar
 from dreamgym.run.lock import RunLock
 from dreamgym.run.tracking import Tracking, require
 from dreamgym.run.versions import VERSION, versions
+from worldmodel.data import processes
 from worldmodel.data.json_reading import RecordError, read_json_object
 from worldmodel.data.records import atomic_write
 
@@ -234,11 +235,17 @@ class Run:
                 numbers = body()
         finally:
             seconds = before + time.monotonic() - start
-            with contextlib.suppress(OSError), atomic_write(seconds_file) as file:
+            with (
+                processes.first_process_alone(),
+                contextlib.suppress(OSError),
+                atomic_write(seconds_file) as file,
+            ):
                 file.write(f"{seconds:.1f}")
         numbers = _with_real_steps(numbers, counter.count, test=test)
         self.mark(name, numbers, seconds=seconds, key=key)
-        seconds_file.unlink(missing_ok=True)
+        with processes.first_process_writes(f"the end of {name}") as writes:
+            if writes:
+                seconds_file.unlink(missing_ok=True)
         self.track(f"done/{name}", 0, numbers | {"seconds": seconds})
         print_stage(name, seconds, {k: v for k, v in numbers.items() if _is_short(v)})
         return {"numbers": numbers, "seconds": seconds}
@@ -319,10 +326,13 @@ class Run:
         """
         path = self.root / name
         trash = path.with_name(f".{path.name}.gone")
-        shutil.rmtree(trash, ignore_errors=True)
-        if path.is_dir():
-            path.rename(trash)
+        with processes.first_process_writes(f"{name} is removed") as writes:
+            if not writes:
+                return
             shutil.rmtree(trash, ignore_errors=True)
+            if path.is_dir():
+                path.rename(trash)
+                shutil.rmtree(trash, ignore_errors=True)
 
 
 def _manifest(path: Path) -> dict[str, Any]:

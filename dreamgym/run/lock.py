@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from worldmodel.data import processes
+
 try:
     import fcntl
 except ImportError:  # Windows
@@ -33,7 +35,7 @@ class RunLock:
         Raises:
           BlockingIOError: another process holds it; the message says who.
         """
-        if not self._depth and fcntl is not None:
+        if not self._depth and fcntl is not None and processes.is_first_process():
             self._take()
         self._depth += 1
         return self

@@ -1,10 +1,16 @@
-"""Process settings: the compilation cache and how memory is returned."""
+"""Process settings: the compilation cache, memory, and processes that run together."""
 
+import contextlib
 import ctypes
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
+
+from worldmodel.data.processes import is_first_process
 
 # Of malloc.h: no buffer by mmap (M_MMAP_MAX), less than 2 GiB free is kept
 # (M_TRIM_THRESHOLD), threads share one heap (M_ARENA_MAX).
@@ -27,3 +33,60 @@ def tune_process() -> None:
         path = Path.home() / ".cache" / "dreamgym" / "xla"
         jax.config.update("jax_compilation_cache_dir", str(path))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+AUTO = "auto"
+_KEYS = ("coordinator", "processes", "process")
+
+
+def join_processes(text: str) -> None:
+    """Make this process one of several that run the same command together.
+
+    Each drives its own devices, and `jax.devices()` has those of all. To be called
+    before anything uses JAX.
+
+    Args:
+      text: "coordinator=HOST:PORT,processes=N,process=I", where the process with I = 0
+        runs on HOST; or "auto" on a cluster that JAX knows (Slurm, MPI, Cloud TPU).
+
+    Raises:
+      ValueError: another text.
+      RuntimeError: the others do not come, or JAX knows no such cluster.
+    """
+    arguments: dict[str, Any] = {}
+    if text != AUTO:
+        parts = (part.partition("=") for part in text.split(","))
+        values = {name: value for name, _, value in parts}
+        numbers = [values.get(k, "") for k in _KEYS[1:]]
+        if set(values) != set(_KEYS) or not all(x.isdigit() for x in numbers):
+            raise ValueError(
+                "--distributed is coordinator=HOST:PORT,processes=N,process=I, or "
+                f"{AUTO}; got {text!r}"
+            )
+        count, index = map(int, numbers)
+        if not index < count:
+            raise ValueError(
+                f"--distributed: process must be in [0, {count}), got {index}"
+            )
+        arguments = {
+            "coordinator_address": values["coordinator"],
+            "num_processes": count,
+            "process_id": index,
+        }
+    # Without effect but on CPUs, whose own collectives are of one process.
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(**arguments)
+
+
+@contextlib.contextmanager
+def quiet_followers() -> Iterator[None]:
+    """Let the first process alone print in the block; errors leave it as ever."""
+    if is_first_process():
+        yield
+        return
+    with (
+        open(os.devnull, "w", encoding="utf-8") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+        contextlib.redirect_stderr(nowhere),
+    ):
+        yield

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from dreamgym.run.directory import Run
 from dreamgym.run.stage import Stage
+from worldmodel.data import processes
 
 
 def reuse_stage(run: Run, stage: Stage, key: str, others: Sequence[Run]) -> bool:
@@ -20,10 +21,10 @@ def reuse_stage(run: Run, stage: Stage, key: str, others: Sequence[Run]) -> bool
         if other.root == run.root or (other.done(stage.name) or {}).get("key") != key:
             continue
         print(f"{stage.name}: as in {other.root}", file=sys.stderr)
-        for name in stage.writes:
-            _copy(other.path(name), run.path(name))
-        marker = f"stages/{stage.name}.json"
-        _copy(other.path(marker), run.path(marker))
+        with processes.first_process_writes(f"copy of {stage.name}") as writes:
+            if writes:
+                for name in (*stage.writes, f"stages/{stage.name}.json"):
+                    _copy(other.path(name), run.path(name))
         return True
     return False
 

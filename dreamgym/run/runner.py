@@ -12,6 +12,7 @@ from dreamgym.run.directory import Run
 from dreamgym.run.reuse import reuse_stage
 from dreamgym.run.stage import Stage, StageTable
 from dreamgym.run.view import StageView
+from worldmodel.data import processes
 
 
 def run_stages(
@@ -78,7 +79,10 @@ def step_allowance(run: Run, table: StageTable, stage: Stage) -> int | None:
 
 def remove_work(run: Run, stage: Stage) -> None:
     """Remove the checkpoints of a finished stage."""
-    for name in (stage.name, *stage.policies):
-        path: Path = run.root / "checkpoints" / name
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
+    with processes.first_process_writes(f"checkpoints of {stage.name}") as writes:
+        if not writes:
+            return
+        for name in (stage.name, *stage.policies):
+            path: Path = run.root / "checkpoints" / name
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)

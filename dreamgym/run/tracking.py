@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from worldmodel.data import processes
+
 SCHEMA = "dreamgym.metrics/1"
 FILE = "metrics.jsonl"
 Metrics = Mapping[str, float | int | None]
@@ -199,6 +201,7 @@ class Tracking:
           TrackerError: a tracker is unknown, not installed, or fails to start.
         """
         require(names)
+        names = names if processes.is_first_process() else ()
         self._root = root
         self._journal: Journal | None = None
         self._trackers: dict[str, Tracker] = {}
@@ -213,6 +216,8 @@ class Tracking:
           OSError: the file cannot be written (as checkpoints could not be, either).
           ValueError: the metrics file has another format.
         """
+        if not processes.is_first_process():
+            return
         if self._journal is None:  # a run that is only looked at is not written to
             self._journal = Journal(self._root / FILE)
         numbers = plain(metrics)

@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
 # A run on one node of a Slurm cluster: sbatch scripts/launch/slurm.sh --preset default --env miniwob
+# On two nodes with eight GPUs each, a task for each GPU and the runs on a shared disk:
+#     sbatch --nodes=2 --ntasks=16 --gres=gpu:8 --cpus-per-task=8 scripts/launch/slurm.sh ...
 # Without GPUs: sbatch --gres=none. A job that is preempted or out of time goes on where
 # it was: every stage is resumable, and Slurm starts the same command again.
 # Not run: no Slurm was at hand.
@@ -18,7 +20,9 @@ set -euo pipefail
 run_dir="${DREAMGYM_RUN_DIR:-$SLURM_SUBMIT_DIR/runs/$SLURM_JOB_NAME-$SLURM_JOB_ID}"
 export JAX_COMPILATION_CACHE_DIR="${JAX_COMPILATION_CACHE_DIR:-$HOME/.cache/dreamgym-jax}"
 mesh=()
-if [[ "${SLURM_GPUS_ON_NODE:-0}" -gt 1 ]]; then
+if [[ "${SLURM_NTASKS:-1}" -gt 1 ]]; then
+    mesh=(--distributed auto)
+elif [[ "${SLURM_GPUS_ON_NODE:-0}" -gt 1 ]]; then
     mesh=(--mesh "data=$SLURM_GPUS_ON_NODE")  # all GPUs of the node, one process
 fi
 

@@ -45,9 +45,9 @@ def loss(readout, batch):
 
 def whole(tree) -> np.ndarray:
     """All leaves of a tree in one vector, from wherever they lie."""
-    from worldmodel.backbone.weights import _to_host
+    from worldmodel.backbone.mesh import to_host
 
-    return np.concatenate([_to_host(x).ravel() for x in jax.tree.leaves(tree)])
+    return np.concatenate([to_host(x).ravel() for x in jax.tree.leaves(tree)])
 
 
 def outcome(model, saved=None, restored=None) -> dict[str, np.ndarray]:

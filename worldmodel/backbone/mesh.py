@@ -11,7 +11,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -145,3 +147,13 @@ def device_put_global(value: Any, sharding: NamedSharding) -> jax.Array:
     return jax.make_array_from_callback(
         jnp.shape(value), sharding, lambda index: value[index]
     )
+
+
+def to_host(value: jax.Array) -> np.ndarray:
+    """Return the whole of an array in every process, however it is laid out.
+
+    All processes must call.
+    """
+    if not value.is_fully_addressable and not value.is_fully_replicated:
+        return np.asarray(multihost_utils.process_allgather(value, tiled=True))
+    return np.asarray(value)

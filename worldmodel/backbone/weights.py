@@ -17,16 +17,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from worldmodel.backbone import families, lora
 from worldmodel.backbone.config import ModelConfig
-from worldmodel.backbone.mesh import parameter_sharding
+from worldmodel.backbone.mesh import parameter_sharding, to_host
 from worldmodel.backbone.model import Model, abstract_model
-from worldmodel.data import checksums
+from worldmodel.data import checksums, processes
 from worldmodel.data.json_reading import RecordError, read_json_object
 from worldmodel.data.records import atomic_write
 from worldmodel.text.tokenizer import EXTRA_FILES, TextTokenizer, Vocabulary
@@ -239,12 +238,12 @@ def save_model(
     """
     root, model = Path(directory), lora.merge(model)
     shape = families.write_config(model.config)
-    writes = jax.process_index() == 0
+    writes = processes.is_first_process()
     root.mkdir(parents=True, exist_ok=True)
     shards: list[dict[str, int]] = []
     pending: dict[str, np.ndarray] = {}
     for path, leaf in nnx.to_flat_state(model.params):
-        value = _to_file(path, _to_host(leaf[...]))
+        value = _to_file(path, to_host(leaf[...]))
         if (
             pending
             and sum(x.nbytes for x in pending.values()) + value.nbytes > MAX_SHARD_BYTES
@@ -253,18 +252,19 @@ def save_model(
             pending = {}
         pending[families.tensor_name(path, model.config.model_type)] = value
     shards.append(_write_shard(root, len(shards), pending, writes=writes))
-    if not writes:
-        return
-    (root / checksums.NAME).unlink(missing_ok=True)  # of an earlier model
-    _put_in_place(root, shards)
-    tokenizer.save(root)
     ends: dict[str, Any] = {}
     for name, ids in tokenizer.ends.items():
         ends[f"{name}_token_id"] = ids[0] if len(ids) == 1 else (ids or None)
     stored = str(jax.tree.leaves(model.params)[0].dtype)
-    with atomic_write(root / "config.json") as file:
-        json.dump(shape | ends | {"torch_dtype": stored}, file, indent=2)
-    checksums.write_checksums(root, _model_files(root))
+    with processes.first_process_writes("model"):
+        if not writes:
+            return
+        (root / checksums.NAME).unlink(missing_ok=True)  # of an earlier model
+        _put_in_place(root, shards)
+        tokenizer.save(root)
+        with atomic_write(root / "config.json") as file:
+            json.dump(shape | ends | {"torch_dtype": stored}, file, indent=2)
+        checksums.write_checksums(root, _model_files(root))
 
 
 def _model_files(root: Path) -> list[Path]:
@@ -272,12 +272,6 @@ def _model_files(root: Path) -> list[Path]:
     names = ("config.json", "tokenizer.json", *EXTRA_FILES)
     files = [root / name for name in names if (root / name).is_file()]
     return files + list(root.glob("model*.safetensors*"))
-
-
-def _to_host(value: jax.Array) -> np.ndarray:
-    if not value.is_fully_addressable:
-        return np.asarray(multihost_utils.process_allgather(value, tiled=True))
-    return np.asarray(value)
 
 
 def _to_file(path: tuple[Any, ...], value: np.ndarray) -> np.ndarray:

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from worldmodel.data import processes
 from worldmodel.data.json_reading import (
     Progress,
     RecordError,
@@ -299,8 +300,21 @@ def read_branches(path: str | os.PathLike) -> list[Branch]:
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike):
-    """Open a text file that replaces `path` only when it is completely on disk."""
+    """Open a text file that replaces `path` only when it is completely on disk.
+
+    Of several processes the first one writes it, and all wait for that.
+    """
     path = Path(path)
+    with processes.first_process_writes(path.name) as writes:
+        if not writes:
+            yield processes.discarded_text()
+            return
+        with _replacement(path) as file:
+            yield file
+
+
+@contextlib.contextmanager
+def _replacement(path: Path) -> Iterator[Any]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from worldmodel.data import processes
 from worldmodel.data.records import Episode, State, Task, Transition
 from worldmodel.experience.config import ExperienceConfig
 from worldmodel.fitting.batches import Example
@@ -49,7 +50,9 @@ def train_tokenizer(
         episodes = with_changes(episodes)
     tokenizer = TextTokenizer.train(texts_of(episodes), vocab_size, references=rule)
     if directory is not None:
-        tokenizer.save(directory)
+        with processes.first_process_writes("tokenizer") as writes:
+            if writes:
+                tokenizer.save(directory)
     return tokenizer
 
 

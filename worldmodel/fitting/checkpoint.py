@@ -14,9 +14,8 @@ from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
-from jax.experimental import multihost_utils
 
-from worldmodel.data import checksums
+from worldmodel.data import checksums, processes
 from worldmodel.data.json_reading import RecordError, read_json_object
 from worldmodel.data.records import atomic_write
 
@@ -31,33 +30,31 @@ def save(directory: str | os.PathLike, step: int, arrays: Any, host: dict) -> Pa
     root.mkdir(parents=True, exist_ok=True)
     _require_disk_space(root, sum(x.nbytes for x in jax.tree.leaves(arrays)))
     temporary, final = root / ".tmp_step", root / f"step_{step:08d}"
-    first = jax.process_index() == 0
-    if first:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir()
-    _together("cleared")
+    with processes.first_process_writes("checkpoint") as writes:
+        if writes:
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir()
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(temporary / "arrays", arrays)
         checkpointer.wait_until_finished()
-    _together("written")
-    if first:
-        with atomic_write(temporary / "host.json") as file:
-            json.dump(host, file)
-        files = [p for p in temporary.rglob("*") if p.is_file()]
-        checksums.write_checksums(temporary, files)
-        shutil.rmtree(final, ignore_errors=True)
-        temporary.rename(final)
-        for old in steps(root):
-            if old != step:
-                shutil.rmtree(root / f"step_{old:08d}")
-    _together("committed")
+    with processes.first_process_writes("checkpoint") as writes:
+        if writes:
+            _commit(root, step, host)
     return final
 
 
-def _together(name: str) -> None:
-    """Wait for the other hosts, if there are any."""
-    if jax.process_count() > 1:
-        multihost_utils.sync_global_devices(f"checkpoint {name}")
+def _commit(root: Path, step: int, host: dict) -> None:
+    """Give a complete checkpoint its name, and delete older ones."""
+    temporary, final = root / ".tmp_step", root / f"step_{step:08d}"
+    with atomic_write(temporary / "host.json") as file:
+        json.dump(host, file)
+    files = [p for p in temporary.rglob("*") if p.is_file()]
+    checksums.write_checksums(temporary, files)
+    shutil.rmtree(final, ignore_errors=True)
+    temporary.rename(final)
+    for old in steps(root):
+        if old != step:
+            shutil.rmtree(root / f"step_{old:08d}")
 
 
 def _require_disk_space(directory: Path, size: int) -> None:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from worldmodel.backbone.mesh import to_host
 from worldmodel.backbone.model import Model, apply_decoder
 from worldmodel.backbone.streams import bucket
 from worldmodel.data.records import State
@@ -98,5 +99,5 @@ class Hidden:
             for b, i in enumerate(rows):
                 ids[b, : len(texts[i])], length[b] = texts[i], len(texts[i])
             hidden = self._last(self._params, ids, length)
-            out[rows] = np.asarray(hidden, np.float32)[: len(rows)]
+            out[rows] = to_host(hidden).astype(np.float32)[: len(rows)]
         return unit(out)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from worldmodel.data import processes
 from worldmodel.data.records import (
     Episode,
     RecordError,
@@ -172,7 +173,11 @@ class ReplayMemory:
         docs/reference/episodes.md), `vectors.npy` their vectors and `memory.json` the
         rest.
         """
-        directory = Path(directory)
+        with processes.first_process_writes("memory") as writes:
+            if writes:
+                self._write(Path(directory))
+
+    def _write(self, directory: Path) -> None:
         fresh = directory.with_name(f".{directory.name}.{os.getpid()}.tmp")
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(parents=True)

@@ -23,10 +23,11 @@ from dreamgym.envs import base, registry, restarting, vector
 from dreamgym.envs.counting import CountedEnv, RealSteps
 from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.envs.restarting import RestartingEnv
-from dreamgym.envs.workers.env import process_env, ray_env
+from dreamgym.envs.workers.env import process_env, ray_env, shared_env
 from dreamgym.evaluation import evaluate
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.display import progress_bar
+from worldmodel.data.processes import process_count
 from worldmodel.data.records import Task, read_episodes, write_episodes
 from worldmodel.experience.base import ExperienceModel
 
@@ -51,7 +52,7 @@ def open_counted(config: EnvConfig, steps: RealSteps) -> RestartingEnv:
 def instance_maker(config: EnvConfig) -> Callable[[str], gymnasium.Env]:
     """Return what makes an environment of a name: here, or in a worker."""
     if not config.workers:
-        return registry.make
+        return registry.make if process_count() == 1 else shared_env
     if config.fleet == "ray":
         memory, cpus = config.worker_memory_gb, config.worker_cpus
         return functools.partial(ray_env, memory_gb=memory, cpus=cpus)

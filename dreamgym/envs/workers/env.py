@@ -6,7 +6,7 @@ begun in many workers (`start_step`) before the first result is waited for.
 """
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium
@@ -17,6 +17,8 @@ from dreamgym.envs.restarting import CAPABILITIES, RESET_SECONDS, STEP_SECONDS
 from dreamgym.envs.workers.connection import WorkerConnection
 from dreamgym.envs.workers.process import Process
 from dreamgym.envs.workers.ray_actor import RayActor
+from dreamgym.envs.workers.shared import LocalWorker, SharedWorker
+from worldmodel.data.processes import process_count
 from worldmodel.data.records import State, Task
 
 
@@ -119,7 +121,7 @@ def process_env(spec: str, memory_gb: float = 0.0) -> WorkerEnv:
       ConnectionError: the process ended before the environment was made.
       ValueError: the environment cannot be made.
     """
-    return _env_of(Process(spec, memory_gb))
+    return _env_of(spec, lambda: Process(spec, memory_gb))
 
 
 def ray_env(spec: str, memory_gb: float = 0.0, cpus: float = 1.0) -> WorkerEnv:
@@ -127,9 +129,27 @@ def ray_env(spec: str, memory_gb: float = 0.0, cpus: float = 1.0) -> WorkerEnv:
 
     Arguments and errors are those of RayActor.
     """
-    return _env_of(RayActor(spec, memory_gb, cpus))
+    return _env_of(spec, lambda: RayActor(spec, memory_gb, cpus))
 
 
-def _env_of(worker: WorkerConnection) -> WorkerEnv:
-    """Return a worker's environment; its class has the name of the one there."""
+def shared_env(spec: str) -> WorkerEnv:
+    """Return the environment of a name, which the first of several processes steps.
+
+    Raises:
+      ValueError: the environment cannot be made.
+    """
+    return _env_of(spec, lambda: LocalWorker(spec), begins_early=False)
+
+
+def _env_of(
+    spec: str, make: Callable[[], WorkerConnection], *, begins_early: bool = True
+) -> WorkerEnv:
+    """Return a worker's environment; its class has the name of the one there.
+
+    Several processes that run one program share the worker of the first one.
+    """
+    if process_count() > 1:
+        worker = SharedWorker(spec, make, begins_early=begins_early)
+    else:
+        worker = make()
     return type(worker.description["name"], (WorkerEnv,), {})(worker)

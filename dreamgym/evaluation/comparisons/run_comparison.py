@@ -11,7 +11,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from dreamgym.evaluation.report import save
+from dreamgym.evaluation.pages.page import save_figure
 from dreamgym.evaluation.statistics import difference_text
 
 CURVES = {
@@ -112,4 +112,4 @@ def plot(comparison: dict[str, Any], path: Path) -> None:
     flat[0].legend(frameon=False, fontsize=8)
     for empty in flat[len(CURVES) + 1 :]:
         empty.axis("off")
-    save(figure, path)
+    save_figure(figure, path)

@@ -14,7 +14,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from dreamgym.evaluation.metric_names import PANELS, Line, Panel
-from dreamgym.evaluation.pages.page import NO_MATH, PLOT_STYLE, figure_uri
+from dreamgym.evaluation.pages.page import NO_MATH, PLOT_STYLE, figure_uri, save_figure
 from dreamgym.evaluation.printable import printable
 from worldmodel.data.json_reading import read_json_rows
 
@@ -108,7 +108,4 @@ def plot_curves(folder: Path, path: Path) -> None:
             axis.set_title(panel.title, pad=30)
         for axis in grid.ravel()[len(PANELS) :]:
             axis.axis("off")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.tight_layout()
-        figure.savefig(path, dpi=120)
-        plt.close(figure)
+        save_figure(figure, path)

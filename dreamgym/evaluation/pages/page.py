@@ -17,6 +17,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from dreamgym.evaluation.printable import printable
+from worldmodel.data import processes
 from worldmodel.data.records import atomic_write
 
 GREY = "#7f8791"
@@ -79,3 +80,13 @@ def figure_uri(figure: Any) -> str:
         plt.close(figure)
         svg = file.getvalue()
     return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """Write a figure to a PNG file, and close it."""
+    with processes.first_process_writes(path.name) as writes:
+        if writes:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            figure.tight_layout()
+            figure.savefig(path, dpi=120)
+    plt.close(figure)

@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 
 from dreamgym.evaluation.leading_numbers import headlines, leading, rate_text, verdict
 from dreamgym.evaluation.pages import page
-from dreamgym.evaluation.pages.page import GREY, PLOT_STYLE, figure_uri
+from dreamgym.evaluation.pages.page import GREY, PLOT_STYLE, figure_uri, save_figure
 from dreamgym.evaluation.pages.scorecard_entries import groups
 from dreamgym.evaluation.printable import printable
 
@@ -106,10 +106,7 @@ def plot_states(scorecard: dict[str, Any], path: Path) -> None:
     figure, axis = plt.subplots(figsize=(7, 3.6))
     _bars(axis, scorecard)
     axis.set_title("fidelity on held-out real transitions", pad=30)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    save_figure(figure, path)
 
 
 def _reliability(axis: Any, scorecard: dict[str, Any]) -> None:

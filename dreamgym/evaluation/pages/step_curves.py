@@ -15,7 +15,7 @@ import matplotlib.pyplot as plt
 from matplotlib import ticker
 
 from dreamgym.evaluation.comparisons.step_factor import Factor, Played, real_step_factor
-from dreamgym.evaluation.report import save
+from dreamgym.evaluation.pages.page import save_figure
 from dreamgym.evaluation.statistics import difference_text, paired_by_game, rate
 
 Curves = Mapping[str, Sequence[Played]]
@@ -202,5 +202,5 @@ def plot(panels: Mapping[str, Curves], path: Path, along: Axis = STEPS) -> bool:
     axes[0][0].set_ylabel("success on test games")
     handles, labels = axes[0][0].get_legend_handles_labels()
     axes[0][0].legend(handles, labels, fontsize=7, loc="best")
-    save(figure, path)
+    save_figure(figure, path)
     return True

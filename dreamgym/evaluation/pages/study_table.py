@@ -18,7 +18,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from dreamgym.evaluation.report import save
+from dreamgym.evaluation.pages.page import save_figure
 from dreamgym.evaluation.statistics import paired_by_game, rate, wilson_of
 
 Cell = Mapping[str, Any]
@@ -150,7 +150,7 @@ def plot(rows: Sequence[Row], columns: Mapping[str, str], path: Path) -> bool:
         axis.grid(axis="x", alpha=0.3)
     axes[0][0].set_yticks(range(len(rows)), [" ".join(r.labels) for r in rows])
     axes[0][0].set_ylim(len(rows) - 0.5, -0.5)
-    save(figure, path)
+    save_figure(figure, path)
     return True
 
 

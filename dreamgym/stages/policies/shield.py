@@ -31,6 +31,7 @@ from dreamgym.evaluation.statistics import percent
 from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
 from dreamgym.training.selection import is_better
+from worldmodel.data import processes
 
 MANY_INVALID = 0.3
 """Share of invalid actions from which on policies keep to the valid ones."""
@@ -84,14 +85,13 @@ def body(run: Run) -> dict[str, Any]:
         return numbers
     if share >= MANY_INVALID and _is_complete(collected):
         # The shielded policies play these games anew.
-        run.path(BC).rename(run.path(UNSHIELDED))
+        _rename(run, (BC, UNSHIELDED))
     else:
         after = _success_with_shield(run)
         if after is None:
             return numbers
         reason += f"; with valid actions alone it wins {percent(after)} of these games"
-        run.path(BC).rename(run.path(UNSHIELDED))
-        run.path(SHIELDED).rename(run.path(BC))
+        _rename(run, (BC, UNSHIELDED), (SHIELDED, BC))
     print(
         f"shield: the policies keep to the actions that the environment lists as valid "
         f"(policy.shield): {reason}",
@@ -115,8 +115,16 @@ def _undo_interrupted(run: Run) -> None:
     """Give the games that an interrupted attempt has renamed their names again."""
     if run.path(UNSHIELDED).is_file():
         if run.path(BC).is_file() and not run.path(SHIELDED).is_file():
-            run.path(BC).rename(run.path(SHIELDED))
-        run.path(UNSHIELDED).replace(run.path(BC))
+            _rename(run, (BC, SHIELDED))
+        _rename(run, (UNSHIELDED, BC))
+
+
+def _rename(run: Run, *names: tuple[str, str]) -> None:
+    """Rename files of the run, one after the other."""
+    with processes.first_process_writes("games of the shield") as writes:
+        if writes:
+            for old, new in names:
+                run.path(old).replace(run.path(new))
 
 
 def _success_with_shield(run: Run) -> float | None:
