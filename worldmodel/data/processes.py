@@ -15,8 +15,6 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 FRAME_BYTES = 1 << 12
 """Bytes of a first message; the rest follows in a second one, if there is any."""
 
@@ -105,6 +103,7 @@ def from_first_process(message: bytes | None) -> bytes:
 
 
 def _broadcast(message: bytes) -> bytes:
+    import numpy as np
     from jax.experimental import multihost_utils
 
     array = np.frombuffer(message, np.uint8)
