@@ -56,6 +56,7 @@ examples:
   dreamgym import openai traces.jsonl --to mine.jsonl   recordings as episodes
   dreamgym inspect mine.jsonl                      what is in them, what is wrong
   dreamgym annotate mine.jsonl --to traced.jsonl --by rule   reasoning traces
+  dreamgym judge mine.jsonl --to scored.jsonl --server URL   who won, where nobody says
   dreamgym prefer mine.jsonl --to pairs.jsonl      which of two attempts is better
   dreamgym reward-model runs/a                     a reward model from pairs
 

@@ -1,7 +1,9 @@
-"""The commands `prefer` and `reward-model`: pairs of attempts, and a model of them."""
+"""The commands `judge`, `prefer` and `reward-model`: outcomes, pairs, their model."""
 
 import argparse
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +45,25 @@ examples:
 """
 
 
+_JUDGE_ABOUT = """\
+Let a large model behind --server say which episodes of FILE were won, for environments
+that do not say it themselves. Episodes with a score keep it; some of them are judged as
+well, and how often the judge finds what is known is printed. The rest of FILE is
+written to OUT with `success`, and `dreamgym quickstart --episodes OUT` learns from it:
+imitation, the dream's ends and rewards, and what is trained in it.
+Interrupted? The same command goes on."""
+
+_JUDGE_EXAMPLES = """\
+examples:
+  dreamgym judge traces.jsonl --to judged.jsonl --server http://127.0.0.1:8080/v1
+  dreamgym judge runs/a/dev.jsonl --to /tmp/x.jsonl --audit 200 --server URL
+                                  how good is the judge, where outcomes are known?
+"""
+
+
 def add(commands: Any) -> None:
     """Add the subcommands and the functions they run."""
+    _add_judge(commands)
     _add_prefer(commands)
     command = commands.add_parser(
         "reward-model",
@@ -74,6 +93,79 @@ def _fit(args: argparse.Namespace) -> None:
     run.mark(rewards.STAGE, numbers)
     print(f"reward model: {rewards.summary(numbers)}")
     print(f"model: {args.run_dir / rewards.DIRECTORY}")
+
+
+def _add_judge(commands: Any) -> None:
+    command = commands.add_parser(
+        "judge",
+        help="Let a judge say which episodes were won, where nobody scored them",
+        description=_JUDGE_ABOUT,
+        epilog=_JUDGE_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    option = command.add_argument
+    option("file", type=Path, metavar="FILE", help="episodes (JSONL, gzip or not)")
+    option("--to", type=Path, required=True, metavar="OUT", help="what to write")
+    option(
+        "--audit",
+        type=int,
+        default=100,
+        metavar="N",
+        help="episodes with a known outcome that are judged as well, at most (100)",
+    )
+    option("--seed", type=int, default=0, help="of the audit's draw and requests (0)")
+    add_server(
+        command,
+        "the judge",
+        "Any OpenAI-compatible server. OUT.chat_cache.sqlite keeps its answers.",
+    )
+    command.set_defaults(body=_judge)
+
+
+def _judge(args: argparse.Namespace) -> None:
+    from dreamgym.commands import judge
+    from dreamgym.rewards.outcome_judge import OutcomeJudge
+    from dreamgym.run.display import progress_bar
+    from worldmodel.data.records import read_episodes
+
+    if args.audit < 0:
+        raise ValueError(f"--audit must be >= 0, got {args.audit}")
+    server = server_of(args)
+    if server is None:
+        raise ValueError("judge needs --server URL")
+    episodes = read_episodes(args.file)
+    unscored = sum(e.success is None for e in episodes)
+    total = unscored + min(args.audit, len(episodes) - unscored)
+    with (
+        _judge_client(args.to, server) as (client, config),
+        progress_bar(total, f"judge {args.file.name}", "episode") as show,
+    ):
+        result = judge.judge_outcomes(
+            episodes,
+            args.to,
+            OutcomeJudge(client, config, seed=args.seed),
+            audit=args.audit,
+            seed=args.seed,
+            progress=lambda n: show(n, {}),
+        )
+    print(judge.summary(result))
+    print(f"episodes: {args.to}")
+
+
+@contextlib.contextmanager
+def _judge_client(out: Path, server: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield a client with the temperature of judges, and the settings of judges.
+
+    The cache of its answers lies beside the file that is written.
+    """
+    from dreamgym.rewards.config import JudgeConfig
+    from worldmodel.chat.client import ChatClient
+
+    config = JudgeConfig()
+    chat = dataclasses.replace(server.chat, temperature=config.chat.temperature)
+    client = ChatClient(chat, out.with_name(f"{out.name}.chat_cache.sqlite"))
+    with contextlib.closing(client):
+        yield client, config
 
 
 def _add_prefer(commands: Any) -> None:
@@ -141,20 +233,14 @@ def _prefer(args: argparse.Namespace) -> None:
 def _ask_judge(args: argparse.Namespace, server: Any, pairs: list[Any]) -> Any:
     from dreamgym.commands import prefer
     from dreamgym.rewards.comparison import PairJudge
-    from dreamgym.rewards.config import JudgeConfig
     from dreamgym.run.display import progress_bar
-    from worldmodel.chat.client import ChatClient
 
-    config = JudgeConfig()
-    chat = dataclasses.replace(server.chat, temperature=config.chat.temperature)
-    cache = args.to.with_name(f"{args.to.name}.chat_cache.sqlite")
-    client = ChatClient(chat, cache)
-    try:
-        with progress_bar(len(pairs), f"prefer {args.file.name}", "pair") as show:
-            judge = PairJudge(client, config, seed=args.seed)
-            return prefer.ask_judge(pairs, args.to, judge, lambda n: show(n, {}))
-    finally:
-        client.close()
+    with (
+        _judge_client(args.to, server) as (client, config),
+        progress_bar(len(pairs), f"prefer {args.file.name}", "pair") as show,
+    ):
+        judge = PairJudge(client, config, seed=args.seed)
+        return prefer.ask_judge(pairs, args.to, judge, lambda n: show(n, {}))
 
 
 def _name(file: Path) -> str:
