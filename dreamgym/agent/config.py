@@ -30,6 +30,13 @@ class PolicyConfig:
     history_tokens: int = 160
     """Tokens of past actions and what was seen, at most, with `history_states`: the
     newest that fit. An action stands alone where what was seen does not fit."""
+    memories: int = 0
+    """Steps of other tasks' collected episodes that it reads, at most: those with the
+    most similar state and instruction (`memory.encoder`), each with its action and what
+    came of it. 0 reads none. For environments in which one task tells something about
+    another that no state shows."""
+    memory_tokens: int = 96
+    """Tokens of these steps, at most, with `memories`: the most similar that fit."""
     action_tokens: int = 12
     """Tokens of an action, at most; more where won episodes have longer ones."""
     actions: str = "text"
@@ -72,6 +79,16 @@ class PolicyConfig:
             )
         if self.history_tokens < 1:
             raise ValueError(f"history_tokens must be >= 1, got {self.history_tokens}")
+        if self.memories < 0 or self.memory_tokens < 1:
+            raise ValueError(
+                "memories must be >= 0 and memory_tokens >= 1, got "
+                f"{self.memories} and {self.memory_tokens}"
+            )
+        if not self.memories and self.memory_tokens != type(self).memory_tokens:
+            raise ValueError(
+                "memory_tokens bounds what memories adds, which is nothing: set "
+                "memories above 0, or leave memory_tokens out"
+            )
         if self.actions not in ACTIONS:
             raise ValueError(f"actions must be one of {ACTIONS}, got {self.actions!r}")
         if self.admissible_actions < 0:

@@ -1,7 +1,8 @@
 """The policy: a language model that writes its action token by token.
 
-(task, past actions, state) -> context ids -> sampled turn -> action text. A turn keeps
-its token ids, their log-probabilities, and the grammar phase of each token.
+(task, past actions, state), remembered steps -> context ids -> sampled turn -> action
+text. A turn keeps its token ids, their log-probabilities, and the grammar phase of each
+token.
 """
 
 import itertools
@@ -20,6 +21,11 @@ from worldmodel.backbone.grammar import Grammar
 from worldmodel.backbone.model import Model
 from worldmodel.data.records import State, Task, Transition
 from worldmodel.fitting.batches import Example, Values
+from worldmodel.memory.episodic import (
+    EpisodicMemory,
+    RememberedStep,
+    remembered_ids,
+)
 from worldmodel.text import prompts
 from worldmodel.text.references import AnyTokenizer, with_references
 from worldmodel.text.tokenizer import TextTokenizer
@@ -117,18 +123,33 @@ class Policy:
         tokenizer: TextTokenizer,
         config: PolicyConfig,
         strict: StrictActions | None = None,
+        memory: EpisodicMemory | None = None,
     ):
         """See the class; with `strict` actions the policy writes no other ones.
+
+        `memory` is what it remembers steps from, where its settings say how many.
 
         Raises:
           ValueError: there is no such shield as the configuration names.
         """
         self.model, self.tokenizer, self.config = model, tokenizer, config
-        self.strict, self.shield = strict, shield_for(config.shield)
+        self.strict, self.memory = strict, memory
+        self.shield = shield_for(config.shield)
 
     def replace(self, model: Model) -> "Policy":
         """Return the same policy with another model."""
-        return Policy(model, self.tokenizer, self.config, self.strict)
+        return Policy(model, self.tokenizer, self.config, self.strict, self.memory)
+
+    def recall(
+        self, situations: Sequence[tuple[Task, State]]
+    ) -> list[tuple[RememberedStep, ...]]:
+        """Return the steps that the policy remembers in each (task, state).
+
+        Many at once take much less time than one by one; they are cached.
+        """
+        if self.memory is None or not self.config.memories:
+            return [()] * len(situations)
+        return self.memory.search(situations, self.config.memories)
 
     def grammar(self, temperature: float) -> Grammar:
         """Return the grammar of a turn: [`why` text] `action` text `end`.
@@ -184,10 +205,15 @@ class Policy:
             for pair in itertools.pairwise((*(seen or ()), state))
             for line in prompts.gone_lines(*pair)
         ]
+        (steps,) = self.recall([(task, state)])
+        step_texts = (text for step in steps[::-1] for text in step.texts)
         return with_references(
             self.tokenizer,
             task.instruction,
-            (task.instruction, *state, *visible[::-1], *gone_lines[::-1], *listed),
+            (
+                *(task.instruction, *state, *visible[::-1], *gone_lines[::-1]),
+                *(*listed, *step_texts),
+            ),
             literals=None if self.strict is None else self.strict.literals,
         )
 
@@ -201,7 +227,8 @@ class Policy:
     ) -> list[int]:
         """Return the ids that the next turn is conditioned on.
 
-        Of the valid actions it holds as many as the policy reads.
+        Of the valid actions it holds as many as the policy reads. The steps that it
+        remembers stand first.
 
         Raises:
           ValueError: the policy reads past states, and there is not one for each of the
@@ -238,7 +265,8 @@ class Policy:
         past_states: Sequence[State],
     ) -> list[int]:
         visible, seen = self.visible_past(past, past_states)
-        return prompts.policy_context_ids(
+        (steps,) = self.recall([(task, state)])
+        context = prompts.policy_context_ids(
             tokenizer,
             task,
             visible,
@@ -248,6 +276,8 @@ class Policy:
             past_states=seen,
             context_budget=self.config.history_tokens,
         )
+        budget = self.config.memory_tokens
+        return remembered_ids(tokenizer, steps, task, state, budget=budget) + context
 
     def act(
         self,
@@ -259,14 +289,17 @@ class Policy:
         """Sample a turn for each situation with one PRNG key each."""
         texts: dict[tuple, tuple[list[int], AnyTokenizer]] = {}
         distinct = []
-        for situation in situations:
+        recalled_steps = self.recall([(s[0], s[2]) for s in situations])
+        for situation, steps in zip(situations, recalled_steps, strict=True):
             # Rollouts of a group, and redraws, are often in one situation.
             task, past, state = situation[:3]
             valid_actions = situation[3] if len(situation) > 3 else ()
             past_states = situation[4] if len(situation) > 4 else ()
             where = (task, past, state, valid_actions, past_states)
             visible = self.visible_past(past, past_states)
-            distinct.append((task.instruction, visible, state, tuple(valid_actions)))
+            distinct.append(
+                (task.instruction, visible, state, tuple(valid_actions), steps)
+            )
             if distinct[-1] not in texts:
                 tokenizer = self.tokenizer_in(*where)
                 context = self._context_ids(tokenizer, *where)

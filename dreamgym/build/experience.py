@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from dreamgym.build.chat import run_client
 from dreamgym.build.episodes import read, recorded_episodes
-from dreamgym.build.models import initial_model
+from dreamgym.build.models import memory_encoder
 from dreamgym.config.stages import ServerConfig
 from dreamgym.envs.dream import UncertaintyGate
 from dreamgym.run.directory import Run, RunError
@@ -33,7 +33,7 @@ from worldmodel.experience.prompted import PromptedExperienceModel
 from worldmodel.fidelity.cases import sample_cases
 from worldmodel.fitting import supervised
 from worldmodel.fitting.batches import Example
-from worldmodel.memory import Hidden, ReplayMemory
+from worldmodel.memory import ReplayMemory
 from worldmodel.text import persistence, state_format
 from worldmodel.text.names import MAX_DRAWS, Groups
 from worldmodel.text.state_format import StateFormat
@@ -95,9 +95,7 @@ def replay_memory(run: Run, train: list[Episode], folder: str = "") -> ReplayMem
         episodes = [*episodes, *refit_episodes(run, folder)]
     if run.config.memory.encoder == "lexical":
         return ReplayMemory.from_episodes(episodes, capacity=CAPACITY)
-    # The initial model, not the fitted one: the memory is needed to make the examples
-    # of the fit, and vectors must not change afterwards.
-    encoder = Hidden(*initial_model(run))
+    encoder = memory_encoder(run)
     path = _in_folder(run, folder, "memory")
     if path.is_dir():
         return ReplayMemory.load(path, encoder=encoder)

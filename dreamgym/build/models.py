@@ -8,6 +8,7 @@ from dreamgym.agent.config import PolicyConfig
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.shield import AUTO
 from dreamgym.agent.strict_actions import StrictActions, strict_actions
+from dreamgym.build.episodes import recorded_episodes
 from dreamgym.config.shapes import MODELS
 from dreamgym.run.directory import Run, RunError
 from worldmodel.backbone.mesh import shard
@@ -18,6 +19,8 @@ from worldmodel.experience.examples import train_tokenizer
 from worldmodel.fitting import supervised
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.config import FitConfig
+from worldmodel.memory import Encoder, EpisodicMemory, Hidden
+from worldmodel.memory.encoders import Lexical
 from worldmodel.text.tokenizer import TextTokenizer
 from worldmodel.text.tools.tool_schemas import tool_schemas
 
@@ -72,7 +75,53 @@ def initial_policy(run: Run) -> Policy:
         model, tok = initial_model(run)
     else:
         model, tok = load_model(run.path("experience"), mesh=run.mesh)
-    return Policy(model, tok, policy_config(run), _strict_actions(run, tok))
+    return _policy(run, model, tok)
+
+
+def _policy(run: Run, model: Model, tokenizer: TextTokenizer) -> Policy:
+    """Return a policy with the settings, strict actions and memory of the run."""
+    strict = _strict_actions(run, tokenizer)
+    return Policy(model, tokenizer, policy_config(run), strict, policy_memory(run))
+
+
+def memory_encoder(run: Run) -> Encoder:
+    """Return the encoder by which steps and transitions are retrieved.
+
+    A model is the initial one, not the fitted one: the memory is needed to make the
+    examples of the fit, and vectors must not change afterwards.
+    """
+    if run.config.memory.encoder == "lexical":
+        return Lexical()
+    return Hidden(*initial_model(run))
+
+
+_MEMORIES: dict[tuple, EpisodicMemory] = {}
+"""That of the last run: a stage loads several policies."""
+
+
+def policy_memory(run: Run) -> EpisodicMemory | None:
+    """Return what the run's policies remember: its collected train episodes.
+
+    None where they remember nothing (`policy.memories`).
+
+    Raises:
+      RunError: they do, and the run has no file of collected episodes.
+    """
+    if not run.config.policy.memories:
+        return None
+    path = run.path("episodes.jsonl")
+    if not path.is_file():
+        raise RunError(
+            f"{path}: no such file; policies with policy.memories = "
+            f"{run.config.policy.memories} read the collected episodes"
+        )
+    key = (path, path.stat().st_mtime_ns, run.config.memory.encoder)
+    if key not in _MEMORIES:
+        episodes = recorded_episodes(path)
+        memory = EpisodicMemory(episodes, encoder=memory_encoder(run))
+        _MEMORIES.clear()
+        _MEMORIES[key] = memory
+    return _MEMORIES[key]
 
 
 def _strict_actions(run: Run, tokenizer: TextTokenizer) -> StrictActions | None:
@@ -166,7 +215,7 @@ def load_policy(run: Run, name: str) -> Policy:
     if not (path / "config.json").is_file():
         raise RunError(f"{path}: no policy {name!r} in this run yet")
     model, tok = load_model(path, mesh=run.mesh)
-    return Policy(model, tok, policy_config(run), _strict_actions(run, tok))
+    return _policy(run, model, tok)
 
 
 def save_policy(run: Run, name: str, policy: Policy) -> None:

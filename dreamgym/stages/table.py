@@ -32,6 +32,8 @@ EXPERIENCE = (
     *INITIAL,
 )
 """The settings of predictions."""
+RECALL = ("memory.encoder", *INITIAL)
+"""The settings by which a policy finds what it remembers."""
 POLICY = (
     "policy",
     "bc.init",
@@ -207,7 +209,7 @@ STAGES = StageTable(
             cost=Late(f"{_ROOM}.policies.bc", "cost"),
             about="Fit a policy to the demonstrations",
             needs=("pretrain",),
-            reads=("seed", *EPISODES, *INITIAL, "policy", "bc"),
+            reads=("seed", *EPISODES, *RECALL, "policy", "bc"),
             writes=("policies/untrained", "policies/bc", "curves/bc.jsonl"),
             policies=("untrained", "bc"),
         ),
@@ -217,7 +219,7 @@ STAGES = StageTable(
             cost=Late(f"{_ROOM}.policies.shield", "cost"),
             about="Decide whether policies keep to the valid actions",
             needs=("bc",),
-            reads=("seed", *ENV, *EPISODES, "policy", *PLAY, *DEV_GAMES),
+            reads=("seed", *ENV, *EPISODES, *RECALL, "policy", *PLAY, *DEV_GAMES),
             writes=(
                 "dev_games/bc.jsonl",
                 "dev_games/bc-shielded.jsonl",
@@ -238,7 +240,7 @@ STAGES = StageTable(
                 "seed",
                 *ENV,
                 *EPISODES,
-                *INITIAL,
+                *RECALL,
                 *POLICY,
                 *DEV_GAMES,
                 "warmstart.method",
@@ -257,7 +259,7 @@ STAGES = StageTable(
                 "seed",
                 *ENV,
                 *EPISODES,
-                *INITIAL,
+                *RECALL,
                 "policy",
                 "bc",
                 "warmstart",

@@ -127,7 +127,7 @@ def demonstration_ids(tok: AnyTokenizer, demo: Transition) -> list[int]:
     ]
 
 
-def _newest_fitting(
+def newest_fitting(
     segments: Sequence[list[int]],
     budget: float | int,
     shorter: Sequence[list[int]] | None = None,
@@ -187,10 +187,10 @@ def _past_ids(
     visible = last_actions(past, limit)
     actions = [_part(tok, "past", action) for action in visible]
     if past_states is None:
-        return _newest_fitting(actions, budget)
+        return newest_fitting(actions, budget)
     seen = past_states[len(past_states) - len(visible) :]
     pairs = _observation_ids(tok, visible, seen, state)
-    return _newest_fitting(pairs, budget, actions)
+    return newest_fitting(pairs, budget, actions)
 
 
 def query_tokenizer(
@@ -238,7 +238,7 @@ def query_ids(
     tok = tok.context_view
     tokens_remaining = math.inf if context_budget is None else context_budget
     past_ids = _past_ids(tok, past, past_states, state, history, tokens_remaining)
-    demonstrations = _newest_fitting(
+    demonstrations = newest_fitting(
         [demonstration_ids(tok, d) for d in demos], tokens_remaining - len(past_ids)
     )
     return [

@@ -58,6 +58,7 @@ def bc_examples(
         for e in with_exchanged_names(episodes, names or {}, draw=draw)
     )
     for e, draw in drawn:
+        policy.recall([(e.task, t.state) for t in e.transitions])  # all at once
         for index, t in enumerate(e.transitions):
             situation = Situation.at_step(e.task, e.transitions, index)
             visible = policy.visible_past(situation.past, situation.past_states)
@@ -165,6 +166,7 @@ def _next_states(
     the trace of a step stands before its effect, and is a target, too.
     """
     out = []
+    policy.recall([(task, steps[i].state) for i in which])  # all at once
     for i in which:
         t, situation = steps[i], Situation.at_step(task, steps, i)
         tok = policy.tokenizer_in(*situation[:5])

@@ -138,7 +138,9 @@ def _success_with_shield(run: Run) -> float | None:
         return None
     policy = load_policy(run, "bc")
     config = dataclasses.replace(policy.config, shield="valid")
-    shielded = Policy(policy.model, policy.tokenizer, config, policy.strict)
+    shielded = Policy(
+        policy.model, policy.tokenizer, config, policy.strict, policy.memory
+    )
     games = paired_dev_games(run, ("bc", policy), (name, shielded))
     before, after = map(dev_metrics, games)
     better = is_better(after, before, standard_errors=STANDARD_ERRORS)
