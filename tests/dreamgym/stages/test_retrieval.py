@@ -1,4 +1,4 @@
-"""What demonstrations are found by: letters, or what a model holds."""
+"""What demonstrations and a policy's steps are found by: letters, or a model."""
 
 import dataclasses
 
@@ -6,10 +6,14 @@ import numpy as np
 import pytest
 
 from dreamgym.build import experience as run_experience
+from dreamgym.build import models as run_models
 from dreamgym.config.presets import preset
-from dreamgym.run.directory import Run
+from dreamgym.run.directory import Run, RunError
+from dreamgym.run.view import StageView
+from dreamgym.stages.table import POLICIES, STAGES
 from tests import doubles
 from worldmodel.backbone.weights import save_model
+from worldmodel.data.records import write_episodes
 from worldmodel.memory import Hidden
 
 TOLD = [
@@ -51,3 +55,59 @@ def test_a_model_that_has_read_nothing_finds_nothing():
     for wrong, output in (("hidden_state", "has read something"), ("luck", "one of")):
         with pytest.raises(ValueError, match=output):
             preset("tiny", {"memory.encoder": wrong})
+
+
+def remembering(root, **settings):
+    settings = {"policy.memories": 2} | settings
+    model = settings.pop("model", "nano")
+    run = Run(root, preset("tiny", settings, model=model))
+    write_episodes(run.path("episodes.jsonl"), TOLD)
+    return run
+
+
+@pytest.mark.parametrize("encoder", ["lexical", "hidden_state"])
+def test_a_policy_of_the_run_remembers_its_collected_episodes(
+    folder, tmp_path, encoder
+):
+    settings = {"memory.encoder": encoder, "model": str(folder)}
+    run = remembering(tmp_path / "run", **settings)
+    run_models.save_policy(run, "bc", doubles.policy())
+    policy = run_models.load_policy(run, "bc")
+    first = TOLD[0]
+    (steps,) = policy.recall([(first.task, first.transitions[0].state)])
+    assert len(steps) == 2
+    others = {(t.state, t.action) for e in TOLD[1:] for t in e.transitions}
+    assert {(s.state, s.action) for s in steps} <= others
+    # It is read once for all policies of a run, and again when there are others.
+    assert run_models.load_policy(run, "bc").memory is policy.memory
+    write_episodes(run.path("episodes.jsonl"), TOLD[:1])
+    again = run_models.load_policy(run, "bc")
+    assert again.memory is not policy.memory
+    assert again.recall([(first.task, first.transitions[0].state)]) == [()]
+
+
+def test_without_memories_a_policy_has_none_and_without_episodes_it_is_refused(
+    tmp_path,
+):
+    run = remembering(tmp_path / "plain", **{"policy.memories": 0})
+    assert run_models.policy_memory(run) is None
+    run = remembering(tmp_path / "empty")
+    run.path("episodes.jsonl").write_text("")
+    memory = run_models.policy_memory(run)
+    assert memory is not None
+    assert len(memory) == 0
+    run.path("episodes.jsonl").unlink()
+    with pytest.raises(RunError, match=r"policy\.memories = 2 read the collected"):
+        run_models.policy_memory(run)
+
+
+def test_every_stage_that_uses_a_policy_may_read_its_memory(folder, tmp_path):
+    settings = {"memory.encoder": "hidden_state", "model": str(folder)}
+    run = remembering(tmp_path / "run", **settings)
+    stages = {s.name for p in POLICIES for s in STAGES.closure([f"evaluate/{p}"])}
+    users = [s for s in stages if "bc" in {x.name for x in STAGES.closure([s])}]
+    users += ["off_policy"]
+    assert {"bc", "shield", "branch", "warmstart", "train", "s2r"} < set(users)
+    for name in users:
+        run_models._MEMORIES.clear()
+        assert run_models.policy_memory(StageView(run, STAGES[name], STAGES))

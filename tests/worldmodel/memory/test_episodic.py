@@ -160,8 +160,8 @@ TOK = TextTokenizer.train(
 def read(ids):
     """Return ids as text, with the names of control tokens in angle brackets."""
     out = ""
-    for name, run in itertools.groupby(ids, TOK.name):
-        run = list(run)
+    for name, group in itertools.groupby(ids, TOK.name):
+        run = list(group)
         out += f"<{name}>" * len(run) if name else TOK.decode(run)
     return out
 
