@@ -1,8 +1,8 @@
 """What moved an action: how much less likely it is without a part of what was read.
 
 a policy, a situation, an action -> the log-probability of the action with all that the
-policy reads, and its change where one line of the state, one past action or the
-instruction is left out (leave-one-out).
+policy reads, and its change where one line of the state, one past action, one step of
+its memory or the instruction is left out (leave-one-out).
 """
 
 import dataclasses
@@ -12,6 +12,7 @@ from typing import NamedTuple
 from dreamgym.agent.early_experience.examples import demonstration_example
 from dreamgym.agent.policy import Policy, Situation
 from worldmodel.completion import score
+from worldmodel.memory.episodic import SameSteps
 from worldmodel.text import prompts
 
 
@@ -49,15 +50,16 @@ def attribute_action(
 ) -> Attribution:
     """Return what each part of a situation did to the probability of an action.
 
-    Parts are the instruction, the past actions that the policy reads, and the lines of
-    the state. A policy refers to identifiers by their place among those that it reads:
+    Parts are the instruction, the past actions that the policy reads, the steps that it
+    remembers, and the lines of the state. What it remembers is the same without another
+    part. A policy refers to identifiers by their place among those that it reads:
     without the only line that names one, it has to spell it.
     """
     task, past, state = situation[:3]
     visible = list(prompts.last_actions(past, policy.config.history))
     states = list(situation.past_states[len(past) - len(visible) :])
     parts = [("instruction", task.instruction)] if task.instruction else []
-    situations = [situation]
+    situations, (steps,) = [situation], policy.recall([(task, state)])
     if task.instruction:
         without = dataclasses.replace(task, instruction="")
         situations.append(situation._replace(task=without))
@@ -72,7 +74,15 @@ def attribute_action(
         earlier = [tuple(x for x in s if x != line) for s in situation.past_states]
         rest = (*state[:i], *state[i + 1 :])
         situations.append(situation._replace(state=rest, past_states=earlier))
-    examples = [demonstration_example(policy, s, action, thought) for s in situations]
+    memories = [steps] * len(situations)
+    for i, step in enumerate(steps):
+        parts.append(("memory", str(step)))
+        situations.append(situation)
+        memories.append((*steps[:i], *steps[i + 1 :]))
+    examples = [
+        demonstration_example(policy.with_memory(SameSteps(m)), s, action, thought)
+        for m, s in zip(memories, situations, strict=True)
+    ]
     scores = score(policy.model, [e.ids for e in examples])
     opener = policy.tokenizer.control("action")
     log_probs = [

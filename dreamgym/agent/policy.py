@@ -21,11 +21,7 @@ from worldmodel.backbone.grammar import Grammar
 from worldmodel.backbone.model import Model
 from worldmodel.data.records import State, Task, Transition
 from worldmodel.fitting.batches import Example, Values
-from worldmodel.memory.episodic import (
-    EpisodicMemory,
-    RememberedStep,
-    remembered_ids,
-)
+from worldmodel.memory.episodic import RememberedStep, StepMemory, remembered_ids
 from worldmodel.text import prompts
 from worldmodel.text.references import AnyTokenizer, with_references
 from worldmodel.text.tokenizer import TextTokenizer
@@ -123,7 +119,7 @@ class Policy:
         tokenizer: TextTokenizer,
         config: PolicyConfig,
         strict: StrictActions | None = None,
-        memory: EpisodicMemory | None = None,
+        memory: StepMemory | None = None,
     ):
         """See the class; with `strict` actions the policy writes no other ones.
 
@@ -139,6 +135,10 @@ class Policy:
     def replace(self, model: Model) -> "Policy":
         """Return the same policy with another model."""
         return Policy(model, self.tokenizer, self.config, self.strict, self.memory)
+
+    def with_memory(self, memory: StepMemory | None) -> "Policy":
+        """Return the same policy with another memory."""
+        return Policy(self.model, self.tokenizer, self.config, self.strict, memory)
 
     def recall(
         self, situations: Sequence[tuple[Task, State]]

@@ -8,7 +8,7 @@ would reveal the answer, in training alone.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -42,6 +42,39 @@ class RememberedStep(NamedTuple):
     def texts(self) -> tuple[str, ...]:
         """Everything that names something."""
         return (self.action, *self.state, self.instruction)
+
+    def __str__(self) -> str:
+        """Return the action, what came of it, and where it was, for people."""
+        parts = ["refused"] * self.invalid
+        if (reward := prompts.number_text(self.reward)) != "0":
+            parts.append(f"reward {reward}")
+        if self.success is not None:
+            parts.append("won" if self.success else "not won")
+        where = " / ".join((self.instruction, *self.state))
+        return f"{self.action}: {', '.join(parts) or 'not scored'} (in: {where})"
+
+
+@runtime_checkable
+class StepMemory(Protocol):
+    """What finds steps for situations."""
+
+    def search(
+        self, situations: Sequence[tuple[Task, State]], k: int
+    ) -> list[tuple[RememberedStep, ...]]:
+        """Return at most k steps for each situation, the most similar last."""
+        ...
+
+
+class SameSteps(NamedTuple):
+    """A memory that finds the same steps in every situation, however many."""
+
+    steps: tuple[RememberedStep, ...]
+
+    def search(
+        self, situations: Sequence[tuple[Task, State]], k: int
+    ) -> list[tuple[RememberedStep, ...]]:
+        """See StepMemory."""
+        return [self.steps[-k:]] * len(situations)
 
 
 def remembered_steps(episode: Episode) -> list[RememberedStep]:

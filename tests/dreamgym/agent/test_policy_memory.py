@@ -12,16 +12,20 @@ import jax
 import numpy as np
 import pytest
 
+from dreamgym.agent.attribution import attribute_action
 from dreamgym.agent.config import PolicyConfig
 from dreamgym.agent.early_experience import examples as early
 from dreamgym.agent.early_experience.reflection_writers import RejectionSamplingWriter
 from dreamgym.agent.policy import Policy, Situation
 from dreamgym.config.shapes import MODELS
 from worldmodel.backbone.model import create
+from worldmodel.completion import score
 from worldmodel.data.records import Episode, Task, Transition
 from worldmodel.fitting import supervised
 from worldmodel.fitting.config import OptimizerConfig
 from worldmodel.memory import EpisodicMemory
+from worldmodel.memory.episodic import SameSteps
+from worldmodel.text import prompts
 from worldmodel.text.tokenizer import TextTokenizer
 
 HOUSES, DOORS, PER_HOUSE = 16, ("left", "right"), 4
@@ -126,6 +130,34 @@ def test_play_and_imitation_read_the_same():
     assert writer.policy.context(*both[0][:5]) == some.context(*both[0][:5])
 
 
+def test_what_is_remembered_is_a_part_of_the_reasons_for_an_action():
+    some = policy(EpisodicMemory(COLLECTED), memories=2)
+    (here,) = situations(UNSEEN[:1])
+    result = attribute_action(some, here, "open left")
+    kinds = [part.kind for part in result.parts]
+    assert kinds == ["instruction", "state", "memory", "memory"]
+    texts = [part.text for part in result.parts[2:]]
+    where = "(in: leave house 08 / at two doors)"
+    (steps,) = some.recall([(here.task, here.state)])
+    assert texts == [str(s) for s in steps]
+    assert f"open right: reward 1, won {where}" in texts
+    assert f"open left: not won {where}" in texts
+
+    def log_prob(steps, where=here):
+        player = some.with_memory(SameSteps(steps))
+        ids = player.context(*where[:5])
+        turn = prompts.turn_ids(TOK, "open left")
+        (scored,) = score(player.model, [[*ids, *turn]])
+        return sum(scored.logp[len(ids) + 1 :])
+
+    full = log_prob(steps)
+    no_line = full - log_prob(steps, here._replace(state=()))  # it remembers the same
+    expected = [no_line, full - log_prob(steps[1:]), full - log_prob(steps[:1])]
+    effects = [part.effect for part in result.parts[1:]]
+    np.testing.assert_allclose(effects, expected, atol=1e-4)
+    assert abs(effects[1] - effects[2]) > 1e-4
+
+
 def test_settings_that_make_no_sense_are_named():
     with pytest.raises(ValueError, match="got -1 and 96"):
         PolicyConfig(memories=-1)
@@ -160,7 +192,7 @@ def test_what_other_tasks_have_shown_is_used_by_the_policy_that_remembers():
         right[memories] = 0
         for visits in (here, mirrored):
             # The same weights: where the safe doors are is in the memory alone.
-            player = Policy(model, TOK, learner.config, memory=EpisodicMemory(visits))
+            player = learner.replace(model).with_memory(EpisodicMemory(visits))
             turns = player.act(situations(UNSEEN), keys, temperature=0.0)
             for turn, e in zip(turns, UNSEEN, strict=True):
                 safe = e.transitions[0].action == turn.action
