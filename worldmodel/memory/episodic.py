@@ -193,8 +193,8 @@ def remembered_ids(
     have, its instruction where it is another one, and what came of it. Steps that do
     not fit the `budget` of ids are left out whole, the least similar (the first) first.
     """
-    view = tok.context_view
-    segments = [_step_ids(view, step, task, state) for step in steps]
+    tok = tok.context_view
+    segments = [_step_ids(tok, step, task, state) for step in steps]
     return prompts.newest_fitting(segments, budget)
 
 
