@@ -37,6 +37,11 @@ class PolicyConfig:
     another that no state shows."""
     memory_tokens: int = 96
     """Tokens of these steps, at most, with `memories`: the most similar that fit."""
+    symbolic_memory: int = 0
+    """Tokens of a table of the episode so far that it reads, at most; 0 reads none. The
+    table has the lines seen before for which, by their first word, no line of the
+    state stands, and how often each tool or verb was taken and refused. What was seen
+    longest ago is left out first."""
     action_tokens: int = 12
     """Tokens of an action, at most; more where won episodes have longer ones."""
     actions: str = "text"
@@ -88,6 +93,10 @@ class PolicyConfig:
             raise ValueError(
                 "memory_tokens bounds what memories adds, which is nothing: set "
                 "memories above 0, or leave memory_tokens out"
+            )
+        if self.symbolic_memory < 0:
+            raise ValueError(
+                f"symbolic_memory must be >= 0, got {self.symbolic_memory}"
             )
         if self.actions not in ACTIONS:
             raise ValueError(f"actions must be one of {ACTIONS}, got {self.actions!r}")

@@ -16,6 +16,7 @@ import numpy as np
 from dreamgym.agent.config import PolicyConfig
 from dreamgym.agent.shield import shield_for
 from dreamgym.agent.strict_actions import StrictActions
+from dreamgym.agent.symbolic_memory import SymbolicMemory, symbolic_memory
 from worldmodel.backbone.generate import generate
 from worldmodel.backbone.grammar import Grammar
 from worldmodel.backbone.model import Model
@@ -108,6 +109,16 @@ class Situation(NamedTuple):
         if self.allowed and action not in self.allowed:
             return False
         return action not in self.refused
+
+
+def _check_states(
+    setting: str, past: Sequence[str], past_states: Sequence[State]
+) -> None:
+    if len(past_states) != len(past):
+        raise ValueError(
+            f"policy.{setting} needs a past state for each past action, got "
+            f"{len(past_states)} for {len(past)}"
+        )
 
 
 class Policy:
@@ -212,7 +223,8 @@ class Policy:
             task.instruction,
             (
                 *(task.instruction, *state, *visible[::-1], *gone_lines[::-1]),
-                *(*listed, *step_texts),
+                *(*listed, *self.table(past, past_states, state).facts[::-1]),
+                *step_texts,
             ),
             literals=None if self.strict is None else self.strict.literals,
         )
@@ -228,7 +240,7 @@ class Policy:
         """Return the ids that the next turn is conditioned on.
 
         Of the valid actions it holds as many as the policy reads. The steps that it
-        remembers stand first.
+        remembers stand first, then the table that it keeps of the episode.
 
         Raises:
           ValueError: the policy reads past states, and there is not one for each of the
@@ -248,12 +260,21 @@ class Policy:
         actions = prompts.last_actions(past, self.config.history)
         if not self.config.history_states:
             return actions, None
-        if len(past_states) != len(past):
-            raise ValueError(
-                "policy.history_states needs a past state for each past action, got "
-                f"{len(past_states)} for {len(past)}"
-            )
+        _check_states("history_states", past, past_states)
         return actions, tuple(past_states[len(past_states) - len(actions) :])
+
+    def table(
+        self, past: Sequence[str], past_states: Sequence[State], state: State
+    ) -> SymbolicMemory:
+        """Return the table that the policy keeps of an episode; empty if it keeps none.
+
+        Raises:
+          ValueError: it keeps one, and there is not a past state for each past action.
+        """
+        if not self.config.symbolic_memory:
+            return SymbolicMemory((), ())
+        _check_states("symbolic_memory", past, past_states)
+        return symbolic_memory(past, past_states, state)
 
     def _context_ids(
         self,
@@ -277,7 +298,12 @@ class Policy:
             context_budget=self.config.history_tokens,
         )
         budget = self.config.memory_tokens
-        return remembered_ids(tokenizer, steps, task, state, budget=budget) + context
+        table = self.table(past, past_states, state)
+        return [
+            *remembered_ids(tokenizer, steps, task, state, budget=budget),
+            *table.ids(tokenizer, self.config.symbolic_memory),
+            *context,
+        ]
 
     def act(
         self,
@@ -297,8 +323,9 @@ class Policy:
             past_states = situation[4] if len(situation) > 4 else ()
             where = (task, past, state, valid_actions, past_states)
             visible = self.visible_past(past, past_states)
+            table = self.table(past, past_states, state)
             distinct.append(
-                (task.instruction, visible, state, tuple(valid_actions), steps)
+                (task.instruction, visible, state, tuple(valid_actions), steps, table)
             )
             if distinct[-1] not in texts:
                 tokenizer = self.tokenizer_in(*where)

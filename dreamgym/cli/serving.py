@@ -23,8 +23,9 @@ examples:
 
 _PLAY = """\
 Play the dream of RUN in the terminal: state, then what the experience model reasons,
-how sure it is, and what it recalls, after each action. `:new` plays the next task,
-`:quit` ends."""
+how sure it is, and what it recalls, after each action. `:memory` prints what was seen
+and is gone, and how often each verb was taken and refused; `:new` plays the next task,
+with an empty memory, and `:quit` ends."""
 
 EXTRA = ("fastapi", "uvicorn", "websockets", "prometheus_client")
 """The modules of the extra serve."""

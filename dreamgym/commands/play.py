@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
+from dreamgym.agent.symbolic_memory import symbolic_memory
 from dreamgym.build.chat import experience_session
 from dreamgym.commands.inspection.show import run_readable_states
 from dreamgym.envs.dream import Exchange
@@ -21,7 +22,10 @@ from dreamgym.serving.dream import Dream, load_dream
 from dreamgym.serving.worlds import dream_world
 from worldmodel.data.records import State, Task, lines
 
-HELP = "type an action; :new plays the next task, :quit ends"
+HELP = (
+    "type an action; :memory prints what was seen and what each verb did, :new plays "
+    "the next task, :quit ends"
+)
 
 
 def play(
@@ -73,16 +77,24 @@ def _play_task(
     console.print(Text(printable(task.instruction or task.id), "bold"))
     _print_state(console, read, lines(text), ())
     total, running = 0.0, True
+    past: list[str] = []
+    past_states: list[State] = []
     while True:
         action = read_action()
         if action is None or action == ":quit":
             return False
         if action == ":new":
             return True
+        if action == ":memory":
+            for line in symbolic_memory(past, past_states, lines(text)).lines():
+                console.print(Text(f"  {printable(line)}"))
+            continue
         if not running:
             console.print(Text("the episode has ended: :new or :quit", "yellow"))
             continue
         before = lines(text)
+        past.append(action)
+        past_states.append(before)
         text, reward, terminated, truncated, info = env.step(action)
         total += reward
         running = not (terminated or truncated)

@@ -64,7 +64,8 @@ def bc_examples(
             visible = policy.visible_past(situation.past, situation.past_states)
             listed = t.valid_actions[: policy.config.admissible_actions]
             thought = t.thought if policy.config.thought_tokens else None
-            step = (visible, t.state, t.action, thought)
+            table = policy.table(situation.past, situation.past_states, t.state)
+            step = (visible, table, t.state, t.action, thought)
             for valid_actions in dict.fromkeys(((), listed)):
                 examples.setdefault(
                     (e.task.id, *step, draw, valid_actions),

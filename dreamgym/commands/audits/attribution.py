@@ -51,6 +51,7 @@ def explain_action(
         "step": number,
         "of": count,
         "action": t.action,
+        "table": player.table(situation.past, situation.past_states, t.state).lines(),
         "attribution": result,
     }
 
@@ -85,6 +86,7 @@ def print_explanation(explained: dict[str, Any], console: Console) -> None:
         f"{explained['policy']}, game {explained['episode']}, step "
         f"{explained['step']} of {explained['of']}",
         f"task: {explained['task']}",
+        *(f"symbolic memory: {line}" for line in explained["table"]),
         f"action: {explained['action']}   (probability "
         f"{math.exp(result.log_prob):.3g} at temperature 1)",
     )

@@ -149,6 +149,17 @@ def test_an_action_of_a_test_game_is_explained(run, capsys):
     assert "drop --update, --all and --html" in capsys.readouterr().err
 
 
+def test_the_table_of_the_episode_is_printed_with_the_action(run, monkeypatch, capsys):
+    player = doubles.policy(symbolic_memory=16)
+    monkeypatch.setattr(
+        "dreamgym.commands.audits.attribution.load_policy", lambda *_: player
+    )
+    assert main(["show", str(run.root), "--why", "--step", "3"]) == 0
+    assert "symbolic memory: go: calls 2, refused 0" in capsys.readouterr().out
+    assert main(["show", str(run.root), "--why", "--step", "1"]) == 0
+    assert "symbolic memory" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("choice", "message"),
     [

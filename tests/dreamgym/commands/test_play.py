@@ -52,6 +52,14 @@ def test_an_episode_is_shown_step_by_step(run):
     assert "I �[31mthink" in text
 
 
+def test_the_memory_of_an_episode_is_printed_and_begins_anew(run):
+    text = played(run, ":memory", "fly", "go right", ":memory", index=0)
+    assert text.count("fly: calls 1, refused 1") == 1
+    assert text.count("go: calls 1, refused 0") == 1
+    text = played(run, "fly", ":new", ":memory", index=0)
+    assert "refused" not in text
+
+
 def test_new_plays_the_next_task_and_quit_ends(run):
     text = played(run, ":new", ":quit", "fly", index=0)
     assert "unknown action" not in text

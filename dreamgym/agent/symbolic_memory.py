@@ -1,0 +1,88 @@
+"""Symbolic memory of an episode: the facts seen last, and what each tool did.
+
+past actions, their states, the state -> a table of facts and counts -> lines for
+people, ids for the policy. It is a function of the episode so far, so that it is the
+same in imitation, in the dream and in real play, and begins anew with each episode. It
+is the semantic memory of language agents (arXiv:2309.02427) for a single episode.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dreamgym.envs.wrappers import first_word
+from worldmodel.data.invalid_actions import error_only_change
+from worldmodel.data.records import State
+from worldmodel.text import prompts
+from worldmodel.text.references import AnyTokenizer
+from worldmodel.text.tools.tool_calls import read_call
+
+
+class ToolCount(NamedTuple):
+    """How often a tool, or a verb, was used in an episode, and how often refused.
+
+    It was refused where the state did not change, but for lines that report an error.
+    """
+
+    name: str
+    calls: int
+    refused: int
+
+
+class SymbolicMemory(NamedTuple):
+    """The table of an episode so far.
+
+    `facts` are lines of past states that no line of the state stands for, the one seen
+    last at the end; `tools` come in the order of their last use.
+    """
+
+    facts: tuple[str, ...]
+    tools: tuple[ToolCount, ...]
+
+    def lines(self) -> tuple[str, ...]:
+        """Return the table as lines for people."""
+        return (
+            *(f"last seen {fact}" for fact in self.facts),
+            *(f"{t.name}: calls {t.calls}, refused {t.refused}" for t in self.tools),
+        )
+
+    def ids(self, tok: AnyTokenizer, budget: int) -> list[int]:
+        """Return what a policy reads of the table, whole rows, in at most `budget` ids.
+
+        The facts seen longest ago are left out first, and the counts last.
+        """
+        tok = tok.context_view
+        # Control tokens that there are: another one would change the vocabulary.
+        rows = [[tok.control("same"), *tok.encode(fact)] for fact in self.facts]
+        for name, calls, refused in self.tools:
+            counts = tok.encode(f"{name} {calls - refused} {refused}")
+            rows.append([tok.control("full"), *counts])
+        return prompts.newest_fitting(rows, budget)
+
+
+def symbolic_memory(
+    past: Sequence[str], past_states: Sequence[State], state: State
+) -> SymbolicMemory:
+    """Return the table of an episode: its past actions, their states, and the state.
+
+    The name of a line is its first word, as in `KeepLines`: a later line with the same
+    name stands for it. An action counts for the tool that it calls, or for its verb.
+    """
+    facts: dict[str, str] = {}
+    for seen in (*past_states, state):
+        for line in seen:
+            facts.pop(first_word(line), None)  # the order is that of the last sight
+            facts[first_word(line)] = line
+    present = {first_word(line) for line in state}
+    tools: dict[str, ToolCount] = {}
+    pairs = itertools.pairwise((*past_states, state))
+    for action, (before, after) in zip(past, pairs, strict=True):
+        call = read_call(action)
+        name = call.tool if call is not None and call.tool else first_word(action)
+        _, calls, refused = tools.pop(name, ToolCount(name, 0, 0))
+        refused += error_only_change(before, after)
+        tools[name] = ToolCount(name, calls + 1, refused)
+    return SymbolicMemory(
+        tuple(line for name, line in facts.items() if name not in present),
+        tuple(tools.values()),
+    )

@@ -1,0 +1,169 @@
+"""The table that a policy keeps of an episode: by hand, in its context, and learned by.
+
+In the two radios one of two stations is dead, and which one is heard once, long before
+an answer must come over the other one. The state never says it again.
+"""
+
+import tempfile
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from dreamgym.agent.config import PolicyConfig
+from dreamgym.agent.early_experience import examples as early
+from dreamgym.agent.policy import Policy, Situation
+from dreamgym.agent.symbolic_memory import ToolCount, symbolic_memory
+from dreamgym.config.shapes import MODELS
+from worldmodel.backbone.model import create
+from worldmodel.data.records import Episode, Task, Transition
+from worldmodel.fitting import supervised
+from worldmodel.fitting.config import OptimizerConfig
+from worldmodel.text.tokenizer import TextTokenizer
+
+
+def test_the_table_by_hand():
+    states = [
+        ("kitchen has coin", "at hall"),
+        ("kitchen is dark", "at kitchen"),
+        ("attic has lamp", "at attic"),
+        ("attic has lamp", "at attic", "error: no such thing"),
+    ]
+    past = ["go kitchen", "go attic", "take bell"]
+    table = symbolic_memory(past, states[:3], states[3])
+    # `at` and `attic` are in sight; of the kitchen the line that was seen last counts.
+    assert table.facts == ("kitchen is dark",)
+    assert table.tools == (ToolCount("go", 2, 0), ToolCount("take", 1, 1))
+    assert table.lines() == (
+        "last seen kitchen is dark",
+        "go: calls 2, refused 0",
+        "take: calls 1, refused 1",
+    )
+    # Facts stand in the order in which they were last seen, tools in that of their use.
+    back = symbolic_memory(["go a", "take b", "go c"], states[:3], ("at cellar",))
+    assert back.facts == ("kitchen is dark", "attic has lamp")
+    assert [t.name for t in back.tools] == ["take", "go"]
+    assert symbolic_memory([], [], states[0]) == ((), ())
+
+
+def test_a_call_counts_for_its_tool():
+    states = [("result 1",), ("result error: unknown city",), ("result 3",)]
+    past = ['weather {"city": "Bonn"}', 'clock {"zone": "x"}']
+    table = symbolic_memory(past, states[:2], states[2])
+    assert table.tools == (ToolCount("weather", 1, 1), ToolCount("clock", 1, 0))
+
+
+STATIONS = ("north", "south")
+
+
+def radio(dead, number):
+    """Return an episode: one call fails, two waits, the call that works."""
+    alive = STATIONS[1 - STATIONS.index(dead)]
+    states = [
+        ("at radio", f"day {number}"),
+        ("at radio", f"day {number}", "error no answer"),
+        ("at bridge", f"day {number}"),
+        ("at radio", f"day {number}"),
+        ("done",),
+    ]
+    actions = [f"{dead} call", "wait", "wait", f"{alive} call"]
+    steps = tuple(
+        Transition(
+            state=before,
+            action=action,
+            next_state=after,
+            rewards={"task": float(after == ("done",))},
+            terminated=after == ("done",),
+            success=after == ("done",),
+        )
+        for before, action, after in zip(states, actions, states[1:], strict=False)
+    )
+    task = Task(
+        id=f"{dead}-{number}", instruction="reach a station", initial_state=states[0]
+    )
+    return Episode(
+        id=task.id, task=task, transitions=steps, source="expert", success=True
+    )
+
+
+EPISODES = [radio(dead, n) for n in range(6) for dead in STATIONS]
+TEXTS = [line for e in EPISODES for t in e.transitions for line in (*t.state, t.action)]
+TOK = TextTokenizer.train(
+    [*TEXTS, "reach a station", "done", *"0123456789"], vocab_size=340
+)
+
+
+def policy(**settings):
+    model = create(MODELS["nano"].model(TOK.vocab_size), seed=0)
+    return Policy(model, TOK, PolicyConfig(action_tokens=6, history=2, **settings))
+
+
+def last_situations(episodes):
+    return [Situation.at_step(e.task, e.transitions, 3) for e in episodes]
+
+
+def names(ids):
+    return [TOK.name(i) for i in ids if TOK.name(i) is not None]
+
+
+def test_the_table_stands_before_the_usual_context_within_its_tokens():
+    north, south = last_situations(EPISODES[:2])
+    plain = policy().context(*north[:5])
+    assert plain == policy().context(*south[:5])  # the twins
+    ids = policy(symbolic_memory=99).context(*north[:5])
+    assert ids != policy(symbolic_memory=99).context(*south[:5])
+    assert ids[-len(plain) :] == plain
+    table = ids[: -len(plain)]
+    assert names(table) == ["same", "full", "full"]
+    rows = "error no answer", "north 0 1", "wait 2 0"
+    texts = [i for i in table if TOK.name(i) is None]
+    assert texts == [i for row in rows for i in TOK.encode(row)]
+    few = policy(symbolic_memory=len(table) - 1).context(*north[:5])
+    assert names(few[: -len(plain)]) == ["full", "full"]  # the fact is left out first
+
+
+def test_play_and_imitation_read_the_same_table():
+    some, both = policy(symbolic_memory=32), last_situations(EPISODES[:2])
+    keys = jax.random.split(jax.random.key(0), 2)
+    turns = some.act(both, keys, temperature=0.0)
+    assert [list(t.context) for t in turns] == [some.context(*s[:5]) for s in both]
+    assert turns[0].context != turns[1].context
+    examples = early.bc_examples(some, EPISODES[:1])
+    assert tuple(examples[3].ids[: len(turns[0].context)]) == turns[0].context
+
+
+def test_settings_and_missing_states_are_named():
+    with pytest.raises(ValueError, match="symbolic_memory must be >= 0, got -1"):
+        PolicyConfig(symbolic_memory=-1)
+    (north,) = last_situations(EPISODES[:1])
+    with pytest.raises(ValueError, match="symbolic_memory needs a past state for each"):
+        policy(symbolic_memory=9).context(*north[:4])
+
+
+@pytest.mark.slow
+def test_what_a_tool_did_long_ago_is_used_by_the_policy_that_keeps_a_table():
+    train, held = EPISODES[:8], EPISODES[8:]
+    config = supervised.FitConfig(
+        steps=150,
+        batch_rows=8,
+        row_tokens=96,
+        eval_every=150,
+        optimizer=OptimizerConfig(learning_rate=1e-2, warmup_steps=5),
+    )
+    right = {}
+    for tokens in (32, 0):
+        learner = policy(symbolic_memory=tokens)
+        examples = early.bc_examples(learner, train)
+        with tempfile.TemporaryDirectory() as folder:
+            model, _ = supervised.fit(
+                learner.model, examples, config, seed=0, directory=Path(folder)
+            )
+        keys = jax.vmap(jax.random.key)(np.arange(len(held), dtype=np.uint32))
+        turns = learner.replace(model).act(last_situations(held), keys, temperature=0.0)
+        right[tokens] = sum(
+            turn.action == e.transitions[-1].action
+            for turn, e in zip(turns, held, strict=True)
+        )
+    # The twins share a context without a table, and one of each pair is wrong.
+    assert right == {32: 4, 0: 2}
