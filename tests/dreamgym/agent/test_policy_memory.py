@@ -79,7 +79,7 @@ def situations(episodes):
 
 
 def names(ids):
-    return [TOK.name(i) for i in ids if TOK.name(i) is not None]
+    return [name for i in ids if (name := TOK.name(i)) is not None]
 
 
 def test_what_is_remembered_stands_before_the_usual_context():

@@ -104,7 +104,7 @@ def last_situations(episodes):
 
 
 def names(ids):
-    return [TOK.name(i) for i in ids if TOK.name(i) is not None]
+    return [name for i in ids if (name := TOK.name(i)) is not None]
 
 
 def test_the_table_stands_before_the_usual_context_within_its_tokens():
