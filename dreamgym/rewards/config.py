@@ -236,8 +236,9 @@ class RewardConfig:
     """What scores the process: the first one that is sure of the step, of "rule" (the
     environment's rewards, milestones and tools), "reward_model" and "judge"."""
     source_weights: tuple[float, ...] = ()
-    """Weights of the sources, which sum to 1: all of them are added. Empty takes the
-    first source that is sure."""
+    """Weights of the sources: all of them score every step, and their weighted scores
+    are added. Weights that sum to 1 are a mean; [1, w] adds a second source with weight
+    w to the whole of the first. Empty takes the first source that is sure."""
     reward_model: RewardModelSourceConfig = RewardModelSourceConfig()
     judge: JudgeConfig = JudgeConfig()
 
@@ -260,12 +261,12 @@ class RewardConfig:
             raise ValueError(f"milestones must have different names, got {names}")
         if self.source_weights and (
             len(self.source_weights) != len(self.sources)
-            or min(self.source_weights) < 0
-            or not math.isclose(sum(self.source_weights), 1.0, abs_tol=1e-9)
+            or not all(w >= 0 and math.isfinite(w) for w in self.source_weights)
+            or not any(self.source_weights)
         ):
             raise ValueError(
-                "source_weights must be a weight >= 0 for each of sources "
-                f"{self.sources}, and sum to 1, got {self.source_weights}"
+                "source_weights must be a finite weight >= 0 for each of sources "
+                f"{self.sources}, and not all 0, got {self.source_weights}"
             )
 
     @property

@@ -203,6 +203,39 @@ def test_a_blend_is_the_weighted_sum_of_all():
     assert judge.asked == []  # what counts nothing costs nothing
 
 
+def test_the_unified_reward_has_a_preference_part():
+    # Everything right: when 1 + which 1.5 + syntax 0.5 + arguments 0.5 + execution 1 +
+    # task 10 = 14.5. R = ln 3 has sigmoid 3/4, so r_pref = 2 * 3/4 - 1 = 0.5, and
+    # w_pref = 2: 14.5 + 1. Weights that had to sum to 1 would take from the 14.5.
+    c = RewardConfig(
+        environment_weight=0.0,
+        tools=ToolConfig(enabled=True),
+        sources=("rule", "reward_model"),
+        source_weights=(1.0, 2.0),
+    )
+    calls = [{"tool": "book", "arguments": {"n": 1}}]
+    step = dataclasses.replace(
+        WON.transitions[-1], action="book(n=1)", success=True, invalid=False
+    )
+    task = Task(id="trip", instruction="", options={"calls": calls})
+    e = dataclasses.replace(WON, task=task, transitions=(step,), success=True)
+    model = Learned(math.log(3.0))
+    assert one(c, e, reward_model=model).rewards[0] == pytest.approx(
+        {
+            "tool/when": 1.0,
+            "tool/which": 1.5,
+            "tool/syntax": 0.5,
+            "tool/arguments": 0.5,
+            "tool/execution": 1.0,
+            "tool/task": 10.0,
+            "reward_model": 1.0,
+        }
+    )
+    # Asked in turn, the reward model has no say where a rule has scored the step.
+    in_turn = dataclasses.replace(c, source_weights=())
+    assert "reward_model" not in one(in_turn, e, reward_model=model).rewards[0]
+
+
 def test_an_answer_that_cannot_be_had_is_a_problem_and_no_zero():
     judge = Judging(bad="lost")
     c = RewardConfig(sources=("rule", "judge"), outcome_weight=0.5)
@@ -306,7 +339,8 @@ def test_the_return_is_the_mixture_of_both(alpha, gated, paid, success):
         ({"sources": ("rule", "oracle")}, "oracle"),
         ({"sources": ("rule", "rule")}, "once"),
         ({"source_weights": (0.5, 0.5)}, "source_weights"),
-        ({"source_weights": (0.9,)}, "source_weights"),
+        ({"source_weights": (0.0,)}, "not all 0"),
+        ({"source_weights": (float("inf"),)}, "finite weight"),
         (
             {"sources": ("rule", "judge"), "source_weights": (1.5, -0.5)},
             "source_weights",
