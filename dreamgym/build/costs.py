@@ -20,6 +20,9 @@ DREAMED_STEP = 1.1 / 16
 REAL_STEP = 0.05
 """Updates of the fit that learning from a real transition takes."""
 
+RANKED_TRANSITION = 0.05
+"""Updates of the fit that a transition takes in one step of a reward model's fit."""
+
 PLANNED = 0.5
 """Share of the steps that plans may dream which they do: episodes end, and candidates
 are equal (15 to 20 steps of 32 on the default games)."""
@@ -79,6 +82,21 @@ def loop_steps(loop: LoopConfig, max_steps: int) -> int:
     rollouts = (tasks + loop.forks_per_update) * loop.group_size
     steps = round(loop.updates * rollouts * max_steps)
     return min(steps, loop.max_transitions) if loop.max_transitions else steps
+
+
+def ranking_cost(workload: Workload, steps: int, batch_pairs: int) -> Cost:
+    """Return the cost of so many steps of fitting a reward model to pairs."""
+    transitions = 2 * batch_pairs * workload.episode_steps
+    return workload.fit(steps * transitions * RANKED_TRANSITION)
+
+
+def refit_seconds(loop: LoopConfig, workload: Workload) -> float:
+    """Return the seconds that the refits of a loop's reward model take."""
+    refit = loop.reward.reward_model.refit
+    if not refit.every:
+        return 0.0
+    steps = loop.updates // refit.every * refit.steps
+    return ranking_cost(workload, steps, refit.batch_pairs).seconds
 
 
 def loop_memory(loop: LoopConfig, workload: Workload) -> float:

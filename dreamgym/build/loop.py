@@ -22,11 +22,12 @@ from dreamgym.build.real.environments import (
     real_envs,
 )
 from dreamgym.build.real.step_limit import step_limit
-from dreamgym.build.rewards import reward_function
+from dreamgym.build.rewards import reward_function, reward_model_refit
 from dreamgym.envs.base import LOW_CONFIDENCE
 from dreamgym.envs.vector import VectorEnv
 from dreamgym.evaluation.dream_check import dev_metrics
 from dreamgym.rewards.config import RewardConfig
+from dreamgym.rewards.reward_model_refit import RewardModelRefit
 from dreamgym.rl.critic import Critic
 from dreamgym.rl.update import Updater
 from dreamgym.run.directory import Run
@@ -108,7 +109,7 @@ def reinforce(
         return state.update if budget is None else state.transitions
 
     with (
-        scorer(run, config, stage) as score,
+        scorer(run, config, stage) as (score, reward_refit),
         run.progress_report(name, total, unit) as report,
     ):
         reached = 0
@@ -120,8 +121,9 @@ def reinforce(
             report(state.update, row | {"aborted_share": aborted}, reached)
 
         saver = _checkpoint(run, name, config, experience, after)
+        weights = None if reward_refit is None else reward_refit.weights
         # Restored before the parts are built: the proposer holds the pool of the state.
-        progress = saver.restore(start)
+        progress = saver.restore(start._replace(reward_model=weights))
         reached = position(progress)
         report(progress.update, {}, reached)
         parts = _parts(run, policy, progress, config, experience)
@@ -140,6 +142,7 @@ def reinforce(
                 critic=critic,
                 real_eval=probe,
                 score=score,
+                reward_refit=reward_refit,
                 real_eval_baseline={} if baseline is None else baseline,
                 steps_left=steps_left(run, reserve) if experience is None else None,
             ),
@@ -248,13 +251,18 @@ def _parts(
 
 
 @contextlib.contextmanager
-def scorer(run: Run, config: LoopConfig, stage: str) -> Iterator[ScoreEpisodes | None]:
-    """Yield the reward function of a loop, or None if rewards stay unchanged."""
+def scorer(
+    run: Run, config: LoopConfig, stage: str
+) -> Iterator[tuple[ScoreEpisodes | None, RewardModelRefit | None]]:
+    """Yield the reward function of a loop and the refits of its reward model.
+
+    Each is None without it: rewards that stay unchanged, a model that is not refitted.
+    """
     if config.reward == RewardConfig():
-        yield None
+        yield None, None
         return
     with reward_function(run, config.reward, stage) as built:
-        yield built.score
+        yield built.score, reward_model_refit(run, config.reward, built.reward_model)
 
 
 def supervised(run: Run, policy: Policy, config: LoopConfig) -> list[Example]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.config.settings import RunConfig
+from dreamgym.rewards.reward_model import RewardModelWeights
 from dreamgym.run.directory import RunError
 from dreamgym.training import TrainingState
 from dreamgym.training.monitor import NOT_FINITE
@@ -21,6 +22,9 @@ from worldmodel.experience.base import CachingExperienceModel, Query, query_afte
 from worldmodel.fitting import checkpoint
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.learner import TrainState
+
+REWARD_MODEL = "reward_model"
+"""The refitted reward model in a checkpoint: its parameters, and its mean score."""
 
 
 def rollouts_file(update: int) -> str:
@@ -124,6 +128,8 @@ class LoopCheckpoint:
             "replay": [_plain(e) for e in progress.replay],
             "stop_reason": progress.stop_reason,
         }
+        if progress.reward_model is not None:
+            host[REWARD_MODEL] = progress.reward_model.mean_score
         checkpoint.save(self._directory, progress.update, _arrays(progress), host)
 
     def _keep_rollouts(self, update: int, rewarded: Sequence[Trajectory]) -> None:
@@ -167,6 +173,7 @@ class LoopCheckpoint:
                 f"{self._directory}: a checkpoint of an older version, which this one "
                 "cannot continue; remove it to train anew"
             )
+        params = arrays.pop(REWARD_MODEL, None)
         states = {name: TrainState(*state) for name, state in arrays.items()}
         start.pool.load(host["pool"])
         if start.lessons is not None:
@@ -187,6 +194,7 @@ class LoopCheckpoint:
             start.lessons,
             host["stop_reason"],
             states.get("best"),
+            None if params is None else RewardModelWeights(params, host[REWARD_MODEL]),
         )
 
 
@@ -218,12 +226,14 @@ def _listed(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
-def _arrays(progress: TrainingState) -> dict[str, TrainState]:
+def _arrays(progress: TrainingState) -> dict[str, Any]:
     """Return the parts of the state that are arrays."""
+    model = progress.reward_model
     named = {
         "policy": progress.policy,
         "critic": progress.critic,
         "best": progress.best,
+        REWARD_MODEL: None if model is None else model.params,
     }
     return {name: state for name, state in named.items() if state is not None}
 

@@ -19,19 +19,25 @@ from dreamgym.rewards.preferences import (
     read_preferences,
     split,
     won_over_lost,
+    write_preferences,
 )
 from dreamgym.rewards.reward_function import Pasts, RewardFunction
 from dreamgym.rewards.reward_model import RewardModel
+from dreamgym.rewards.reward_model_refit import RewardModelRefit
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.display import progress_bar
 from worldmodel.backbone.weights import load_model
 from worldmodel.chat.protocol import ChatError
 from worldmodel.data import processes
 from worldmodel.data.hashing import content_hash
+from worldmodel.data.json_reading import RecordError
 from worldmodel.data.records import Episode
 
 STAGE = DIRECTORY = "reward_model"
 """The stage that fits a run's reward model, and where the run keeps it."""
+
+PAIRS = "pairs.jsonl"
+"""The pairs that a reward model was fitted to, in its directory."""
 
 
 class _RunJudge(Judge):
@@ -92,11 +98,38 @@ def reward_function(
             client.close()
 
 
+def reward_model_refit(
+    run: Run, config: RewardConfig, model: object
+) -> RewardModelRefit | None:
+    """Return the refits of a loop's reward model, or None where it is left as it is.
+
+    Raises:
+      RunError: the pairs that the model was fitted to are missing or damaged.
+    """
+    if not config.reward_model.refit.every:
+        return None
+    assert isinstance(model, RewardModel)
+    directory = _directory(run, config)
+    try:
+        original = read_preferences(directory / PAIRS)
+    except RecordError as error:
+        raise RunError(
+            f"{error}; a refit mixes the pairs that the model was fitted to into the "
+            "new ones: `dreamgym reward-model` writes both anew"
+        ) from None
+    return RewardModelRefit(model, original, config.reward_model, seed=run.config.seed)
+
+
+def _directory(run: Run, config: RewardConfig) -> Path:
+    """Return the directory of the reward model that is named, or the run's own."""
+    named = config.reward_model.model
+    return Path(named) if named else run.path(DIRECTORY)
+
+
 def _model(run: Run, config: RewardConfig) -> RewardModel:
     """Return the reward model that is named, or the run's own."""
-    directory, named = run.path(DIRECTORY), config.reward_model.model
     try:
-        return RewardModel.load(Path(named) if named else directory)
+        return RewardModel.load(_directory(run, config))
     except ValueError as error:
         raise RunError(
             f"{error}; `dreamgym reward-model {run.root}` makes that of the run, which "
@@ -126,7 +159,8 @@ def fit(run: Run, config: RewardModelConfig) -> dict[str, Any]:
     fitted, held_out = _pairs(run, config)
     digest = _digest(fitted, held_out, config, seed)
     earlier = run.numbers(STAGE)
-    if earlier.get("digest") == digest:
+    pairs_file = run.path(DIRECTORY) / PAIRS
+    if earlier.get("digest") == digest and pairs_file.is_file():
         return earlier
     trunk, tok = load_model(run.path("experience"))
     checkpoints = f"checkpoints/{STAGE}-{digest}"
@@ -144,6 +178,7 @@ def fit(run: Run, config: RewardModelConfig) -> dict[str, Any]:
         if writes:  # of the model before
             run.path(f"stages/{STAGE}.json").unlink(missing_ok=True)
     model.save(run.path(DIRECTORY))
+    write_preferences(pairs_file, fitted)
     run.write_curve(STAGE, curve)
     run.drop(checkpoints)
     margins = model.margins(held_out)

@@ -126,6 +126,46 @@ class ToolConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class RewardModelRefitConfig:
+    """Refits of the reward model inside a loop (Cooper, arXiv:2508.05613).
+
+    The policy changes, and finds what a frozen reward model pays for by mistake. A
+    refit continues from the present weights, on pairs of the update's won and lost
+    rollouts and on pairs that the model was first fitted to.
+    """
+
+    every: int = 0
+    """Updates of the loop between two refits; 0 keeps the reward model as it is."""
+    steps: int = 20
+    """Optimiser steps of a refit; 0 only measures the model on the new pairs."""
+    batch_pairs: int = 8
+    """Pairs of a batch."""
+    learning_rate: float = 3e-4
+    """Learning rate, which falls over the steps of a refit."""
+    original_share: float = 0.5
+    """Share of the pairs of a refit that are drawn from those of the first fit, so that
+    the model does not forget them, in [0, 1)."""
+    max_pairs_per_task: int = 8
+    """Pairs that are made from the rollouts of a task, at most."""
+
+    def __post_init__(self):
+        counts = (self.batch_pairs, self.max_pairs_per_task)
+        if min(self.every, self.steps) < 0 or min(counts) < 1:
+            raise ValueError(
+                "every and steps must be >= 0, batch_pairs and max_pairs_per_task "
+                f">= 1, got {self.every}, {self.steps} and {counts}"
+            )
+        if not (self.learning_rate > 0 and math.isfinite(self.learning_rate)):
+            raise ValueError(
+                f"learning_rate must be > 0 and finite, got {self.learning_rate}"
+            )
+        if not 0 <= self.original_share < 1:
+            raise ValueError(
+                f"original_share must be in [0, 1), got {self.original_share}"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RewardModelSourceConfig:
     """The reward model as a source: its directory, confidence and scale.
 
@@ -140,6 +180,7 @@ class RewardModelSourceConfig:
     [0, 0.5)."""
     scale: float = 1.0
     """The largest reward of a step."""
+    refit: RewardModelRefitConfig = RewardModelRefitConfig()
 
     def __post_init__(self):
         if not 0 <= self.confidence < 0.5:
@@ -274,6 +315,21 @@ class RewardConfig:
         """Whether steps have process rewards other than those of the environment."""
         models = {"reward_model", "judge"} & set(self.sources)
         return bool(models or self.milestones) or self.tools.enabled
+
+    def dead(self) -> str | None:
+        """Return why a setting would have no effect, None where every setting has one.
+
+        Such settings are refused for new runs only: an existing run may continue.
+        """
+        if not self.reward_model.refit.every:
+            return None
+        name = "reward_model.refit.every refits what scores the process, and"
+        weights = dict(zip(self.sources, self.source_weights, strict=False))
+        if "reward_model" not in self.sources or not weights.get("reward_model", 1.0):
+            return f"{name} sources without weight for reward_model do not use it"
+        if self.outcome_weight == 1:
+            return f"{name} outcome_weight = 1 leaves the process out"
+        return None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ an episode, down to a single transition.
 import dataclasses
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +45,55 @@ def won_over_lost(
     The pairs of a task are drawn by `seed` and the task's id. Episodes without a score
     are in no pair.
     """
+    return _pairs(_by_task(episodes), max_pairs, seed)
+
+
+def rollout_pairs(
+    rollouts: Sequence[Episode],
+    earlier: Sequence[Preference],
+    *,
+    max_pairs: int,
+    seed: int,
+) -> list[Preference]:
+    """Return pairs of won and lost rollouts, at most `max_pairs` for each task.
+
+    Where all rollouts of a task were lost, they are paired with the won attempts at it
+    in `earlier` pairs, and the other way round: a policy that exploits a reward model
+    may win nothing any more. An attempt without a score is in no pair.
+    """
+    tasks, earlier_tasks = _by_task(rollouts), _by_task(_attempts(earlier))
+    for name, (won, lost) in tasks.items():
+        known = earlier_tasks.get(name, ([], []))
+        tasks[name] = won or known[0], lost or known[1]
+    return _pairs(tasks, max_pairs, seed)
+
+
+def _by_task(
+    episodes: Iterable[Episode],
+) -> dict[str, tuple[list[Episode], list[Episode]]]:
+    """Return (won, lost) episodes of each task."""
     tasks: dict[str, tuple[list[Episode], list[Episode]]] = {}
     for e in episodes:
         if e.success is not None:
             tasks.setdefault(e.task.id, ([], []))[0 if e.success else 1].append(e)
+    return tasks
+
+
+def _attempts(pairs: Sequence[Preference]) -> list[Episode]:
+    """Return the attempts of the pairs as episodes, scored where their ends say so."""
+    return [
+        Episode(id="", task=p.task, transitions=x, source="", success=x[-1].success)
+        for p in pairs
+        for x in (p.better, p.worse)
+    ]
+
+
+def _pairs(
+    tasks: Mapping[str, tuple[Sequence[Episode], Sequence[Episode]]],
+    max_pairs: int,
+    seed: int,
+) -> list[Preference]:
+    """Return pairs of (won, lost) episodes, drawn by the seed and the task's id."""
     out = []
     for name in sorted(tasks):
         won, lost = tasks[name]

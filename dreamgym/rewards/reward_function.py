@@ -89,7 +89,10 @@ _EpisodeScores = list[dict[int, _StepScore] | str]
 
 
 class RewardFunction:
-    """Rewards episodes under one configuration."""
+    """Rewards episodes under one configuration.
+
+    `reward_model` is the model of the source "reward_model", if there is one.
+    """
 
     def __init__(
         self,
@@ -104,7 +107,7 @@ class RewardFunction:
                 raise ValueError(
                     f"sources name {source!r}, and no such model was given"
                 )
-        self.config, self._reward_model, self._judge = config, reward_model, judge
+        self.config, self.reward_model, self._judge = config, reward_model, judge
 
     def score(
         self, episodes: Sequence[Episode], pasts: Pasts | None = None
@@ -259,10 +262,10 @@ class RewardFunction:
         pasts: Pasts,
     ) -> _EpisodeScores:
         """Return the reward model's scores; it is sure where p is far from 0.5."""
-        assert self._reward_model is not None
+        assert self.reward_model is not None
         c = self.config.reward_model
         index = [i for i, steps in enumerate(step_numbers) if steps]
-        results = self._reward_model.scores(
+        results = self.reward_model.scores(
             [(episodes[i].task, episodes[i].transitions) for i in index],
             [pasts[i] for i in index],
         )
@@ -277,6 +280,11 @@ class RewardFunction:
                 for s, p in probability.items()
             }
         return out
+
+
+def attempt_pay(scores: Float[np.ndarray, " S"], scale: float) -> float:
+    """Return what a reward model pays for an attempt with these scores of its steps."""
+    return scale * sum(2 * _sigmoid(float(x)) - 1 for x in scores)
 
 
 def _sigmoid(x: float) -> float:

@@ -13,6 +13,7 @@ import functools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -104,6 +105,13 @@ def _loss(logits, batch: Tokens, *, pairs: int):
     return loss, {"ranked": right}
 
 
+class RewardModelWeights(NamedTuple):
+    """What a fit of R_phi changes: its parameters and the mean score it subtracts."""
+
+    params: nnx.State
+    mean_score: float
+
+
 class RewardModel:
     """A fitted reward model R_phi.
 
@@ -167,6 +175,21 @@ class RewardModel:
         both = [(p.task, side) for p in pairs for side in (p.better, p.worse)]
         mean = np.array([x.mean() for x in self.scores(both)]).reshape(-1, 2)
         return mean[:, 0] - mean[:, 1]
+
+    @property
+    def weights(self) -> RewardModelWeights:
+        """The present weights."""
+        return RewardModelWeights(self.model.params, self.mean_score)
+
+    def load_weights(self, weights: RewardModelWeights) -> None:
+        """Score with these weights from now on."""
+        self.model = self.model._replace(params=weights.params)
+        self.mean_score = weights.mean_score
+
+    def center(self, pairs: Sequence[Preference]) -> None:
+        """Set `mean_score` so that the mean score of the pairs' steps is 0."""
+        both = [(p.task, side) for p in pairs for side in (p.better, p.worse)]
+        self.mean_score += float(np.concatenate(self.scores(both)).mean())
 
     def save(self, directory: Path) -> None:
         """Write a model directory, with the head of the score in a file of its own."""
@@ -252,22 +275,11 @@ def fit(
     if not pairs:
         raise ValueError("nothing to fit a reward model to: no pairs")
     c, history = config, config.history
-    sides = [
-        [attempt_examples(tok, p.task, x, history=history) for x in (p.better, p.worse)]
-        for p in pairs
-    ]
-    width = _width([e for pair in sides for x in pair for e in x], c.row_tokens)
-    batches = _Batches(sides, c.batch_pairs, width, seed)
+    batches = PairBatches(
+        tok, pairs, c.batch_pairs, history=history, width=c.row_tokens, seed=seed
+    )
     start = with_scalar_head(model)
-    optimizer = OptimizerConfig(
-        learning_rate=c.learning_rate, warmup_steps=min(20, c.steps)
-    )
-    learner = Learner(
-        start,
-        optimizer,
-        on_logits(functools.partial(_loss, pairs=c.batch_pairs)),
-        steps=c.steps,
-    )
+    learner = pair_learner(start, c.learning_rate, c.batch_pairs, c.steps)
     state, curve = learner.init(), []
     saved = checkpoint.restore(directory, state)
     if saved is not None:
@@ -291,22 +303,48 @@ def fit(
     raw = RewardModel(
         start._replace(params=state.params), tok, history=history, width=c.row_tokens
     )
-    both = [(p.task, side) for p in pairs for side in (p.better, p.worse)]
-    raw.mean_score = float(np.concatenate(raw.scores(both)).mean())
+    raw.center(pairs)
     return raw, curve
 
 
-class _Batches:
+def pair_learner(
+    model: Model, learning_rate: float, batch_pairs: int, steps: int
+) -> Learner:
+    """Return the learner of a fit of R_phi to pairs, in so many steps."""
+    optimizer = OptimizerConfig(
+        learning_rate=learning_rate, warmup_steps=min(20, steps)
+    )
+    loss = on_logits(functools.partial(_loss, pairs=batch_pairs))
+    return Learner(model, optimizer, loss, steps=steps)
+
+
+class PairBatches:
     """Batches of whole pairs, all of one shape; each epoch has a random order."""
 
     def __init__(
         self,
-        sides: Sequence[Sequence[Sequence[Example]]],
+        tok: TextTokenizer,
+        pairs: Sequence[Preference],
         size: int,
+        *,
+        history: int,
         width: int,
         seed: int,
+        rows_multiple: int = 1,
     ):
+        """Pack the pairs; a batch has a multiple of `rows_multiple` rows.
+
+        Where other pairs follow later, a larger multiple lets fewer shapes compile.
+        """
         self._size, self._seed = size, seed
+        sides = [
+            [
+                attempt_examples(tok, p.task, x, history=history)
+                for x in (p.better, p.worse)
+            ]
+            for p in pairs
+        ]
+        width = _width([e for pair in sides for x in pair for e in x], width)
         self._pairs = [
             pack(
                 [
@@ -320,7 +358,7 @@ class _Batches:
         ]
         # One shape: the rows of the largest batch there can be.
         large = sorted((len(x.ids) for x in self._pairs), reverse=True)
-        self._rows = sum(large[:size])
+        self._rows = bucket(sum(large[:size]), rows_multiple)
         self._order = -1, np.arange(0)
 
     def at(self, step: int) -> Tokens:

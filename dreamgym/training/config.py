@@ -288,6 +288,14 @@ class LoopConfig:
                 f"{update.advantage_estimator} learns from success alone: leave it "
                 "out, or take another algorithm"
             )
+        if problem := reward.dead():
+            return f"reward.{problem}"
+        every = reward.reward_model.refit.every
+        if every > self.updates:
+            return (
+                f"reward.reward_model.refit.every = {every} is never reached: the loop "
+                f"ends after updates = {self.updates}"
+            )
         scales_rewards = "rewards" in monitor.remedies
         if monitor.response == "revert" and scales_rewards and not reward.dense:
             return (

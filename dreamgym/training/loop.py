@@ -1,8 +1,8 @@
 """The training loop, in the dream or in the real environment.
 
 tasks -> G rollouts each -> rewards [N, G] -> advantages -> an update on sampled tokens
--> values of tasks -> the next tasks. The loop receives built parts; it names no
-environment and no file.
+-> a refit of the reward model, if any -> values of tasks -> the next tasks. The loop
+receives built parts; it names no environment and no file.
 """
 
 import functools
@@ -89,6 +89,7 @@ def train(
             transitions = _transitions(envs, parts) - transitions_before
 
             # 3. Score them, where the rewards are not the environment's.
+            _load_reward_model(state, parts)
             rescored = rescore(rollouts, parts.score, config.reward.cost.token)
 
             # 4. Update the policy. The snapshot comes first, because the update
@@ -108,9 +109,14 @@ def train(
             )
             result = recovery.attempt(update, snapshot, state, rescored)
 
-            # 5. Record: values of tasks, metrics, alarms and what is done about them.
+            # 5. Refit the reward model, where the loop has one that is kept up with the
+            # policy.
+            state, refit_metrics = _refit_reward_model(state, rollouts, parts)
+
+            # 6. Record: values of tasks, metrics, alarms and what is done about them.
             state = state._replace(transitions=state.transitions + transitions)
             metrics = batch.metrics | record_outcomes(state, rollouts, config, parts)
+            metrics |= refit_metrics
             metrics |= _real_eval_metrics(state, policy, result, config, parts)
             result = result._replace(metrics=result.metrics | metrics)
             state = recovery.respond(snapshot, state, result, rescored.started)
@@ -175,6 +181,27 @@ def _auxiliary_examples(
         max_examples=config.auxiliary.examples_per_update,
         seed=seed,
     )
+
+
+def _load_reward_model(state: TrainingState, parts: LoopParts) -> None:
+    """Let the reward model score with the weights of the state, if it holds any."""
+    if parts.reward_refit is not None and state.reward_model is not None:
+        parts.reward_refit.load(state.reward_model)
+
+
+def _refit_reward_model(
+    state: TrainingState, rollouts: Rollouts, parts: LoopParts
+) -> tuple[TrainingState, dict[str, float]]:
+    """Return the state with the weights of the reward model after this update.
+
+    It is fitted to outcomes and not to rewards, so that its mistakes do not teach it;
+    a fork's outcome is in part that of the rollout it began in.
+    """
+    if parts.reward_refit is None:
+        return state, {}
+    episodes = [t.episode for t in rollouts.started if t.error is None]
+    metrics = parts.reward_refit.refit(episodes, state.update + 1)
+    return state._replace(reward_model=parts.reward_refit.weights), metrics
 
 
 def _real_eval_metrics(

@@ -9,6 +9,8 @@ from curriculum.lesson_tracker import LessonTracker
 from curriculum.pool import TaskPool
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory
+from dreamgym.rewards.reward_model import RewardModelWeights
+from dreamgym.rewards.reward_model_refit import RewardModelRefit
 from dreamgym.rl.critic import Critic
 from dreamgym.training.monitor import best_row
 from dreamgym.training.rollouts import ScoreEpisodes
@@ -25,7 +27,8 @@ class TrainingState(NamedTuple):
     earlier rollouts, `lessons` the position in the curriculum's lessons, where it has
     any. `stop_reason` says why training ended before its last update, and is empty
     otherwise. `best` is the policy that did best on real dev games, where it is kept
-    (monitor.py): the initial policy until games were played.
+    (monitor.py): the initial policy until games were played. `reward_model` are the
+    weights of the reward model, where the loop refits it.
     """
 
     update: int
@@ -38,6 +41,7 @@ class TrainingState(NamedTuple):
     lessons: LessonTracker | None = None
     stop_reason: str = ""
     best: TrainState | None = None
+    reward_model: RewardModelWeights | None = None
 
     @property
     def result(self) -> TrainState:
@@ -97,10 +101,11 @@ class LoopParts:
     metrics `real_success`, `real_eval_transitions`, the number of transitions it took,
     and those of selection.py; `real_eval_baseline` are those of the policy before
     training. `score` replaces the rewards that the policy learns from; the recorder
-    still sees the environment's. `plan_lengths` are lengths of known plans by task id,
-    for the lessons of the curriculum. `steps_left` returns how many steps of the real
-    environment rollouts may still take; training ends where they do not suffice for a
-    group.
+    still sees the environment's. `reward_refit` refits the reward model that `score`
+    uses; the state holds its weights. `plan_lengths` are lengths of known plans by task
+    id, for the lessons of the curriculum. `steps_left` returns how many steps of the
+    real environment rollouts may still take; training ends where they do not suffice
+    for a group.
     """
 
     propose: generator.Proposer | None = None
@@ -110,5 +115,6 @@ class LoopParts:
     real_eval: Callable[[Policy], dict[str, float]] | None = None
     real_eval_baseline: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     score: ScoreEpisodes | None = None
+    reward_refit: RewardModelRefit | None = None
     plan_lengths: Mapping[str, float | int] = dataclasses.field(default_factory=dict)
     steps_left: Callable[[], int] | None = None

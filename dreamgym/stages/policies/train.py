@@ -15,6 +15,7 @@ from dreamgym.build.costs import (
     dev_games,
     game_seconds,
     loop_memory,
+    refit_seconds,
     train_steps,
 )
 from dreamgym.build.episodes import read
@@ -342,7 +343,7 @@ def cost(config: RunConfig, workload: Workload) -> Cost:
         checks = -(-loop.updates // loop.monitor.real_eval_every)
         seconds += checks * games * game_seconds(workload)
     return Cost(
-        seconds,
+        seconds + refit_seconds(loop, workload),
         compile_seconds=60,
         memory=loop_memory(loop, workload),
         disk=workload.model_bytes,

@@ -20,6 +20,7 @@ from dreamgym.build.costs import (
     loop_memory,
     loop_steps,
     plan_cost,
+    refit_seconds,
 )
 from dreamgym.build.loop import reinforce
 from dreamgym.build.models import load_policy, save_policy
@@ -176,7 +177,7 @@ def cost(config: RunConfig, workload: Workload, name: str) -> Cost:
     steps = min(budget, loop_steps(config.transfer, workload.max_steps))
     seconds = steps * (REAL_STEP * workload.timings.update + workload.timings.step)
     return Cost(
-        seconds + games,
+        seconds + refit_seconds(config.transfer, workload) + games,
         compile_seconds=30,
         memory=loop_memory(config.transfer, workload),
         disk=workload.model_bytes,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import pytest
 
@@ -15,9 +16,14 @@ from dreamgym.rewards.config import (
     JudgeConfig,
     RewardConfig,
     RewardModelConfig,
+    RewardModelRefitConfig,
     RewardModelSourceConfig,
 )
-from dreamgym.rewards.preferences import won_over_lost, write_preferences
+from dreamgym.rewards.preferences import (
+    read_preferences,
+    won_over_lost,
+    write_preferences,
+)
 from dreamgym.run.directory import Run, RunError
 from dreamgym.stages import reward_model as reward_model_stage
 from tests import doubles
@@ -138,6 +144,31 @@ def test_a_run_fits_a_reward_model_where_its_rewards_want_one(fitted, tmp_path):
     )
     assert not rewards.needs_reward_model(named)
     assert rewards.needs_reward_model(c)
+
+
+def test_a_refit_needs_the_pairs_that_lie_beside_the_model(fitted, tmp_path):
+    run, numbers = fitted
+    original = read_preferences(run.path("reward_model/pairs.jsonl"))
+    assert len(original) == numbers["pairs"] == 40
+
+    def refit(every, model=""):
+        source = RewardModelSourceConfig(
+            model=model, refit=RewardModelRefitConfig(every=every)
+        )
+        c = RewardConfig(sources=("reward_model",), reward_model=source)
+        with rewards.reward_function(run, c, "train") as built:
+            return rewards.reward_model_refit(run, c, built.reward_model)
+
+    assert refit(0) is None
+    part = refit(2)
+    assert part is not None
+    assert part._original == original
+    copy = tmp_path / "copy"
+    shutil.copytree(run.path("reward_model"), copy)
+    (copy / "pairs.jsonl").unlink()
+    assert refit(0, str(copy)) is None
+    with pytest.raises(RunError, match=r"pairs\.jsonl: no such file.*reward-model"):
+        refit(2, str(copy))
 
 
 def test_the_scorer_asks_the_judge_that_is_named(tmp_path):

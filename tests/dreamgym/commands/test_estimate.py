@@ -22,7 +22,11 @@ from dreamgym.config.stages import (
     ServerConfig,
     UncertaintyConfig,
 )
-from dreamgym.rewards.config import RewardConfig, RewardModelSourceConfig
+from dreamgym.rewards.config import (
+    RewardConfig,
+    RewardModelRefitConfig,
+    RewardModelSourceConfig,
+)
 from dreamgym.run.cost import Cost, Timings, Workload
 from dreamgym.run.directory import RunError
 from dreamgym.run.view import UndeclaredError
@@ -201,6 +205,21 @@ def test_a_reward_model_that_is_not_there_yet_is_fitted_once():
     assert taken(RewardConfig(), RewardConfig()) == taken(named, named) == 0.0
     fit = 200 * 8 * 2 * 0.84 * 16 * 0.05 * 387 / 4000
     assert taken(own, own) == taken(named, own) == pytest.approx(fit)
+
+
+def test_refits_of_the_reward_model_take_their_steps():
+    def taken(every):
+        refit = RewardModelRefitConfig(every=every, steps=20, batch_pairs=8)
+        c = preset("small")
+        source = RewardModelSourceConfig(refit=refit)
+        reward = RewardConfig(sources=("reward_model",), reward_model=source)
+        c = dataclasses.replace(c, train=dataclasses.replace(c.train, reward=reward))
+        assert c.train.updates == 30
+        return estimate_run(c, MICRO, fine_tune=False).seconds["train"]
+
+    # Of 30 updates each 7th: 4 refits of 20 steps of 8 pairs.
+    refits = 4 * 20 * 8 * 2 * 0.84 * 16 * 0.05 * 387 / 4000
+    assert taken(7) - taken(0) == pytest.approx(refits)
 
 
 def test_small_resources_are_warned_of_and_a_full_disk_is_refused(
