@@ -13,6 +13,7 @@ from dreamgym.build.episodes import read
 from dreamgym.evaluation.statistics import wilson
 from dreamgym.rewards import reward_model
 from dreamgym.rewards.config import RewardConfig, RewardModelConfig
+from dreamgym.rewards.hard_negatives import KINDS, hard_negatives
 from dreamgym.rewards.judge import Judge
 from dreamgym.rewards.preferences import (
     Preference,
@@ -160,7 +161,8 @@ def fit(run: Run, config: RewardModelConfig) -> dict[str, Any]:
     digest = _digest(fitted, held_out, config, seed)
     earlier = run.numbers(STAGE)
     pairs_file = run.path(DIRECTORY) / PAIRS
-    if earlier.get("digest") == digest and pairs_file.is_file():
+    whole = "hard_negatives" in earlier and pairs_file.is_file()
+    if earlier.get("digest") == digest and whole:  # else of an older version
         return earlier
     trunk, tok = load_model(run.path("experience"))
     checkpoints = f"checkpoints/{STAGE}-{digest}"
@@ -181,17 +183,38 @@ def fit(run: Run, config: RewardModelConfig) -> dict[str, Any]:
     write_preferences(pairs_file, fitted)
     run.write_curve(STAGE, curve)
     run.drop(checkpoints)
-    margins = model.margins(held_out)
-    hits = int((margins > 0).sum())
-    shorter = [len(p.better) < len(p.worse) for p in held_out]
     return {
         "pairs": len(fitted),
-        "held_out": len(held_out),
-        "ranked_right": hits,
-        "accuracy": hits / len(held_out),
-        "interval": list(wilson(hits, len(held_out))),
-        "better_is_shorter": float(np.mean(shorter)),
+        **_ranking(model, held_out),
+        "hard_negatives": {
+            kind: _ranking(model, pairs, tie=TIE)
+            for kind, pairs in hard_negatives(held_out, seed=seed).items()
+            if pairs
+        },
         "digest": digest,
+    }
+
+
+TIE = 1e-4
+"""A margin between an attempt and its copy that is no larger may be rounding: a model
+that does not read past actions gives the same steps in another order the same mean."""
+
+
+def _ranking(
+    model: RewardModel, pairs: Sequence[Preference], *, tie: float = 0.0
+) -> dict[str, Any]:
+    """Return how many pairs a model ranks right, and how many length alone does.
+
+    A margin of at most `tie` is not right.
+    """
+    hits = int((model.margins(pairs) > tie).sum())
+    shorter = [len(p.better) < len(p.worse) for p in pairs]
+    return {
+        "held_out": len(pairs),
+        "ranked_right": hits,
+        "accuracy": hits / len(pairs),
+        "interval": list(wilson(hits, len(pairs))),
+        "better_is_shorter": float(np.mean(shorter)),
     }
 
 
@@ -233,10 +256,29 @@ def _digest(
 
 def summary(numbers: dict[str, Any]) -> str:
     """Return the numbers of a fit as a sentence."""
-    low, high = numbers["interval"]
     return (
         f"fitted to {numbers['pairs']} pairs; of {numbers['held_out']} tasks held "
-        f"out, one pair each, it ranks {numbers['accuracy']:.1%} right (95 % interval "
-        f"{low:.1%} to {high:.1%}; `the shorter is better` "
-        f"{numbers['better_is_shorter']:.1%})"
+        f"out, one pair each, it ranks {_accuracy(numbers)}"
+    )
+
+
+def hard_negative_lines(numbers: dict[str, Any]) -> list[str]:
+    """Return a line for each kind of hard negative, and one for what was not made."""
+    kinds = numbers["hard_negatives"]
+    lines = [
+        f"{kind.replace('_', ' ')}: of {row['held_out']} won attempts it ranks "
+        f"{_accuracy(row)}"
+        for kind, row in kinds.items()
+    ]
+    missing = [kind.replace("_", " ") for kind in KINDS if kind not in kinds]
+    if missing:
+        lines.append(f"no held-out won attempt has such a copy: {', '.join(missing)}")
+    return lines
+
+
+def _accuracy(row: dict[str, Any]) -> str:
+    low, high = row["interval"]
+    return (
+        f"{row['accuracy']:.1%} right (95 % interval {low:.1%} to {high:.1%}; "
+        f"`the shorter is better` {row['better_is_shorter']:.1%})"
     )

@@ -18,7 +18,8 @@ RUN/reward_model/. Another run takes its rewards from it:
     --set 'train.reward.sources=["rule", "reward_model"]' \\
     --set train.reward.reward_model.model=RUN/reward_model
 and without the last setting it fits its own, to its own episodes.
-Prints how many pairs of unseen tasks it ranks right, with an interval.
+Prints how many pairs of unseen tasks it ranks right, with an interval, and the same for
+won attempts over flawed copies of them, by kind of the flaw.
 Interrupted? The same command goes on."""
 
 
@@ -92,6 +93,9 @@ def _fit(args: argparse.Namespace) -> None:
     numbers = rewards.fit(run, config)
     run.mark(rewards.STAGE, numbers)
     print(f"reward model: {rewards.summary(numbers)}")
+    print("hard negatives, flawed copies of won attempts that it should rank below:")
+    for line in rewards.hard_negative_lines(numbers):
+        print(f"  {line}")
     print(f"model: {args.run_dir / rewards.DIRECTORY}")
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import shutil
 
+import numpy as np
 import pytest
 
 from dreamgym import cli
@@ -19,15 +20,18 @@ from dreamgym.rewards.config import (
     RewardModelRefitConfig,
     RewardModelSourceConfig,
 )
+from dreamgym.rewards.hard_negatives import KINDS, hard_negatives
 from dreamgym.rewards.preferences import (
     read_preferences,
     won_over_lost,
     write_preferences,
 )
+from dreamgym.rewards.reward_model import RewardModel
 from dreamgym.run.directory import Run, RunError
 from dreamgym.stages import reward_model as reward_model_stage
 from tests import doubles
 from tests.chat_server import ok, serving, status
+from worldmodel.backbone.scalar_head import with_scalar_head
 from worldmodel.backbone.weights import save_model
 from worldmodel.chat.config import ChatConfig
 from worldmodel.chat.protocol import ChatUnavailable
@@ -81,6 +85,60 @@ def test_a_runs_own_episodes_make_its_model(fitted):
     assert run.path("curves/reward_model.jsonl").is_file()
     assert list(run.path("checkpoints").glob("*")) == []
     assert "of 8 tasks held out" in rewards.summary(numbers)
+
+
+def test_hard_negatives_are_ranked_by_kind(fitted):
+    _, numbers = fitted
+    kinds = numbers["hard_negatives"]
+    assert list(kinds) == [k for k in KINDS if k in kinds]
+    for kind, row in kinds.items():
+        assert row["accuracy"] == row["ranked_right"] / row["held_out"]
+        low, high = row["interval"]
+        assert 0 <= low <= row["accuracy"] <= high <= 1
+        # No copy is longer than its original, so length alone ranks none right.
+        assert row["better_is_shorter"] == 0.0, kind
+    # It has read which actions won, and a model of no fit ranks nothing.
+    assert kinds["action_replaced"]["accuracy"] > 0.8
+    raw = RewardModel(
+        with_scalar_head(doubles.model()), doubles.tokenizer(), history=4, width=64
+    )
+    pairs = won_over_lost(both("dev", 8), max_pairs=1, seed=0)
+    copies = hard_negatives(pairs, seed=0)["action_replaced"]
+    assert rewards._ranking(raw, copies, tie=rewards.TIE)["ranked_right"] == 0
+    assert kinds["action_replaced"]["held_out"] == 8
+    lines = rewards.hard_negative_lines(numbers)
+    assert lines[0].startswith("step left out: of ")
+    assert "of 8 won attempts it ranks" in "\n".join(lines)
+
+
+class Blind(RewardModel):
+    """A model that scores each step alike, but for rounding."""
+
+    def __init__(self):
+        pass
+
+    def margins(self, pairs):
+        return np.array([1e-6, -1e-6] * len(pairs))[: len(pairs)]
+
+
+def test_a_margin_of_rounding_is_no_rank():
+    pairs = won_over_lost(both("dev", 4), max_pairs=1, seed=0)
+    assert rewards._ranking(Blind(), pairs, tie=rewards.TIE)["ranked_right"] == 0
+    assert rewards._ranking(Blind(), pairs)["ranked_right"] == 2
+
+
+def test_kinds_without_a_copy_are_named():
+    row = {"held_out": 4, "ranked_right": 3, "accuracy": 0.75, "interval": [0.3, 0.95]}
+    rows = {"order_reversed": row | {"better_is_shorter": 0.0}}
+    first, last = rewards.hard_negative_lines({"hard_negatives": rows})
+    assert first == (
+        "order reversed: of 4 won attempts it ranks 75.0% right (95 % interval 30.0% "
+        "to 95.0%; `the shorter is better` 0.0%)"
+    )
+    assert last == (
+        "no held-out won attempt has such a copy: step left out, action refused, "
+        "action replaced, ending of another task"
+    )
 
 
 def test_what_is_done_is_not_done_again(fitted, monkeypatch):
@@ -237,5 +295,6 @@ def test_the_command_fits_and_tells(tmp_path, capsys):
     assert cli.main(args) == 0
     out = capsys.readouterr().out
     assert out.startswith("reward model: fitted to 4 pairs; of 4 tasks held out")
+    assert "\n  action replaced: of 4 won attempts it ranks" in out
     assert cli.main([*args, "--pairs", str(tmp_path / "none.jsonl")]) == 2
     assert "no such file" in capsys.readouterr().err

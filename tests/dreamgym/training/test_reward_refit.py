@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from typing import Any
 
 import jax
 import numpy as np
@@ -68,7 +69,8 @@ class Greedy(doubles.Scripted):
 
     def __init__(self, saver=None, stop_at=0):
         super().__init__(self._act)
-        self.p, self.decisions, self.state = 0.5, 0, None
+        self.p, self.decisions = 0.5, 0
+        self.state: Any = None
         self.saver, self.stop_at = saver, stop_at
 
     def _act(self, task, past, state):
