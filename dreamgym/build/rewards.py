@@ -17,6 +17,7 @@ from dreamgym.rewards.hard_negatives import KINDS, hard_negatives
 from dreamgym.rewards.judge import Judge
 from dreamgym.rewards.preferences import (
     Preference,
+    attempts_of,
     read_preferences,
     split,
     won_over_lost,
@@ -157,8 +158,8 @@ def fit(run: Run, config: RewardModelConfig) -> dict[str, Any]:
             "to begin at: train.reward.reward_model.model names another"
         )
     seed = run.config.seed
-    fitted, held_out = _pairs(run, config)
-    digest = _digest(fitted, held_out, config, seed)
+    fitted, held_out, examined = _pairs(run, config)
+    digest = _digest([fitted, held_out, examined], config, seed)
     earlier = run.numbers(STAGE)
     pairs_file = run.path(DIRECTORY) / PAIRS
     whole = "hard_negatives" in earlier and pairs_file.is_file()
@@ -188,7 +189,7 @@ def fit(run: Run, config: RewardModelConfig) -> dict[str, Any]:
         **_ranking(model, held_out),
         "hard_negatives": {
             kind: _ranking(model, pairs, tie=TIE)
-            for kind, pairs in hard_negatives(held_out, seed=seed).items()
+            for kind, pairs in hard_negatives(examined, seed=seed).items()
             if pairs
         },
         "digest": digest,
@@ -220,13 +221,17 @@ def _ranking(
 
 def _pairs(
     run: Run, config: RewardModelConfig
-) -> tuple[list[Preference], list[Preference]]:
-    """Return (fitted, held out) pairs, one for each task of the latter."""
+) -> tuple[list[Preference], list[Preference], list[Episode]]:
+    """Return (fitted, held out) pairs, one for each task of the latter, and episodes.
+
+    The episodes are held out as well; those that were won need no lost one beside them
+    for their flawed copies.
+    """
     if not config.preferences:
-        both = read(run)
+        episodes, examined = read(run)
         fitted, held_out = (
             won_over_lost(e, max_pairs=config.max_pairs_per_task, seed=run.config.seed)
-            for e in both
+            for e in (episodes, examined)
         )
         source = f"{run.root}: episodes.jsonl and dev.jsonl"
     else:
@@ -234,23 +239,22 @@ def _pairs(
         fitted, held_out = split(
             pairs, held_out_share=config.held_out_share, seed=run.config.seed
         )
-        source = config.preferences
+        source, examined = config.preferences, attempts_of(held_out)
     held_out = list({p.task.id: p for p in held_out[::-1]}.values())[::-1]
     if not fitted or not held_out:
         raise RunError(
             f"{source}: {len(fitted)} pairs to fit and {len(held_out)} tasks held out; "
             "expected at least one of each (tasks both won and lost, or more of them)"
         )
-    return fitted, held_out
+    return fitted, held_out, examined
 
 
 def _digest(
-    fitted: Sequence[Preference],
-    held_out: Sequence[Preference],
+    records: Sequence[Sequence[Preference | Episode]],
     config: RewardModelConfig,
     seed: int,
 ) -> str:
-    rows = [[dataclasses.asdict(p) for p in pairs] for pairs in (fitted, held_out)]
+    rows = [[dataclasses.asdict(x) for x in part] for part in records]
     return content_hash([rows, dataclasses.asdict(config), seed])[:16]
 
 

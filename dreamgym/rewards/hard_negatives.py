@@ -1,28 +1,29 @@
 """Hard negatives: won attempts with one flaw, on which a reward model is examined.
 
-won attempts at several tasks -> copies of each, one of each kind of flaw -> pairs by
-kind (the attempt is better than its copy). They are rule-based perturbations, as in
-Plan-RewardBench (arXiv:2604.08178): a copy reads like a success and is none.
+episodes of several tasks -> a won one of each -> its copies, one of each kind of flaw
+-> pairs by kind (the attempt is better than its copy). They are rule-based
+perturbations, as in Plan-RewardBench (arXiv:2604.08178): a copy reads like a success
+and is none.
 
 Nothing is played again. The states of a copy are those that were recorded, except that
 a refused action leaves the state as it was.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from dreamgym.rewards.preferences import Preference
 from worldmodel.data.invalid_actions import is_invalid
-from worldmodel.data.records import Transition
+from worldmodel.data.records import Episode, State, Transition
 
 Attempt = tuple[Transition, ...]
 
 
 class _Donors(NamedTuple):
-    """What other attempts lend a copy: actions, refused actions, last steps."""
+    """What other episodes lend a copy: actions, refused actions, last steps."""
 
     actions: Sequence[str]
     refused: Sequence[str]
@@ -30,25 +31,28 @@ class _Donors(NamedTuple):
 
 
 def hard_negatives(
-    pairs: Sequence[Preference], *, seed: int
+    episodes: Sequence[Episode], *, seed: int
 ) -> dict[str, list[Preference]]:
     """Return pairs of a won attempt and a flawed copy of it, by the kind of the flaw.
 
-    The won attempts are the better ones of `pairs` whose last step says success; each
-    has at most one copy of a kind, and none where there is no such copy. Actions and
-    endings of copies are those of other attempts of `pairs`, of the same family where
-    it has any. Draws depend on the seed and the place of the pair.
+    The first won episode of each task has at most one copy of each kind, and none where
+    there is no such copy. Actions and endings that a copy borrows are those of the
+    other episodes, of the same family where it has any. Draws depend on the seed and
+    the task's id.
     """
     out: dict[str, list[Preference]] = {kind: [] for kind in KINDS}
-    for number, pair in enumerate(pairs):
-        attempt = pair.better
-        if attempt[-1].success is not True:
-            continue
-        donors = _donors(pair, pairs)
-        for kind_number, (kind, perturb) in enumerate(KINDS.items()):
-            rng = np.random.default_rng((seed, number, kind_number))
-            if copy := perturb(attempt, donors, rng):
-                out[kind].append(Preference(task=pair.task, better=attempt, worse=copy))
+    won = {e.task.id: e for e in reversed(episodes) if e.success}
+    for name in sorted(won):
+        episode = won[name]
+        donors = _donors(episode, episodes)
+        for number, (kind, perturb) in enumerate(KINDS.items()):
+            rng = np.random.default_rng([seed, number, *name.encode()])
+            if copy := perturb(episode.transitions, donors, rng):
+                out[kind].append(
+                    Preference(
+                        task=episode.task, better=episode.transitions, worse=copy
+                    )
+                )
     return out
 
 
@@ -68,38 +72,30 @@ def needed_steps(attempt: Attempt) -> list[int]:
     ]
 
 
-def _donors(pair: Preference, pairs: Sequence[Preference]) -> _Donors:
-    """Return what attempts at other tasks, and the worse one at this, lend a copy."""
-    others = [p for p in pairs if p.task.id != pair.task.id]
-    family = [p for p in others if p.task.family == pair.task.family]
+def _donors(episode: Episode, episodes: Sequence[Episode]) -> _Donors:
+    """Return what other episodes lend a copy of this one."""
+    steps = episode.transitions
+    used, ending = {t.action for t in steps}, _text(steps[-1])
+    family = [e for e in episodes if e.task.family == episode.task.family]
 
-    def first(choose: Callable[[Sequence[Preference]], list]) -> list:
-        return choose([pair, *family]) or choose([pair, *others])
+    def actions(lenders: Sequence[Episode], *, refused: bool) -> list[str]:
+        lent = (t for e in lenders for t in e.transitions)
+        return sorted({t.action for t in lent if is_invalid(t) == refused} - used)
 
-    used = {t.action for t in pair.better}
-
-    def actions(chosen: Iterable[Preference], *, refused: bool) -> list[str]:
-        steps = (t for p in chosen for x in (p.better, p.worse) for t in x)
-        return sorted({t.action for t in steps if is_invalid(t) == refused} - used)
-
-    def endings(chosen: Iterable[Preference]) -> list[Transition]:
-        steps = [p.better[-1] for p in chosen if p is not pair]
-        return [t for t in steps if t.success is True and not _reads_alike(t, pair)]
+    def endings(lenders: Sequence[Episode]) -> list[Transition]:
+        others = (e for e in lenders if e.success and e.task.id != episode.task.id)
+        return [t for e in others if _text(t := e.transitions[-1]) != ending]
 
     return _Donors(
-        first(lambda chosen: actions(chosen, refused=False)),
-        first(lambda chosen: actions(chosen, refused=True)),
-        first(endings),
+        actions(family, refused=False) or actions(episodes, refused=False),
+        actions(family, refused=True) or actions(episodes, refused=True),
+        endings(family) or endings(episodes),
     )
 
 
-def _reads_alike(ending: Transition, pair: Preference) -> bool:
-    own = pair.better[-1]
-    return (ending.state, ending.action, ending.next_state) == (
-        own.state,
-        own.action,
-        own.next_state,
-    )
+def _text(t: Transition) -> tuple[State, str, State]:
+    """Return what a reward model reads of a step."""
+    return t.state, t.action, t.next_state
 
 
 def _leave_out(attempt: Attempt, donors: _Donors, rng: np.random.Generator) -> Attempt:

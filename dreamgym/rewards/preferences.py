@@ -61,10 +61,10 @@ def rollout_pairs(
     in `earlier` pairs, and the other way round: a policy that exploits a reward model
     may win nothing any more. An attempt without a score is in no pair.
     """
-    tasks, earlier_tasks = _by_task(rollouts), _by_task(_attempts(earlier))
+    tasks, earlier_tasks = _by_task(rollouts), _by_task(attempts_of(earlier))
     for name, (won, lost) in tasks.items():
-        known = earlier_tasks.get(name, ([], []))
-        tasks[name] = won or known[0], lost or known[1]
+        earlier_won, earlier_lost = earlier_tasks.get(name, ([], []))
+        tasks[name] = won or earlier_won, lost or earlier_lost
     return _pairs(tasks, max_pairs, seed)
 
 
@@ -79,7 +79,7 @@ def _by_task(
     return tasks
 
 
-def _attempts(pairs: Sequence[Preference]) -> list[Episode]:
+def attempts_of(pairs: Sequence[Preference]) -> list[Episode]:
     """Return the attempts of the pairs as episodes, scored where their ends say so."""
     return [
         Episode(id="", task=p.task, transitions=x, source="", success=x[-1].success)

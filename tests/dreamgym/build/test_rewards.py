@@ -97,13 +97,14 @@ def test_hard_negatives_are_ranked_by_kind(fitted):
         assert 0 <= low <= row["accuracy"] <= high <= 1
         # No copy is longer than its original, so length alone ranks none right.
         assert row["better_is_shorter"] == 0.0, kind
-    # It has read which actions won, and a model of no fit ranks nothing.
-    assert kinds["action_replaced"]["accuracy"] > 0.8
+    # All held-out pairs are ranked right by the actions alone: their order is lost on
+    # it. A model of no fit ranks nothing.
+    assert kinds["order_reversed"]["accuracy"] < 0.5
+    assert kinds["action_replaced"]["accuracy"] > 0.5
     raw = RewardModel(
         with_scalar_head(doubles.model()), doubles.tokenizer(), history=4, width=64
     )
-    pairs = won_over_lost(both("dev", 8), max_pairs=1, seed=0)
-    copies = hard_negatives(pairs, seed=0)["action_replaced"]
+    copies = hard_negatives(both("dev", 8), seed=0)["action_replaced"]
     assert rewards._ranking(raw, copies, tie=rewards.TIE)["ranked_right"] == 0
     assert kinds["action_replaced"]["held_out"] == 8
     lines = rewards.hard_negative_lines(numbers)
@@ -276,9 +277,11 @@ def test_pairs_of_a_file_are_held_out_by_task(tmp_path):
     config = dataclasses.replace(
         CONFIG, held_out_share=0.3, preferences=str(tmp_path / "p.jsonl")
     )
-    fit, held = rewards._pairs(run, config)
+    fit, held, examined = rewards._pairs(run, config)
     assert len(held) == 3  # one pair of each of three tasks
     assert not {p.task.id for p in fit} & {p.task.id for p in held}
+    assert {e.task.id for e in examined} == {p.task.id for p in held}
+    assert {e.success for e in examined} == {True, False}
 
 
 def test_tasks_that_were_not_both_won_and_lost_are_no_pairs(tmp_path):
