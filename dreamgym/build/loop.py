@@ -120,33 +120,33 @@ def reinforce(
             aborted = row.get(f"unscored/{LOW_CONFIDENCE}", 0.0) / row["rollouts"]
             report(state.update, row | {"aborted_share": aborted}, reached)
 
-        saver = _checkpoint(run, name, config, experience, after)
         weights = None if reward_refit is None else reward_refit.weights
-        # Restored before the parts are built: the proposer holds the pool of the state.
-        progress = saver.restore(start._replace(reward_model=weights))
-        reached = position(progress)
-        report(progress.update, {}, reached)
-        parts = _parts(run, policy, progress, config, experience)
-        progress = train(
-            policy,
-            envs,
-            updater,
-            progress,
-            config,
-            seed=run.config.seed,
-            recorder=saver,
-            budget=budget,
-            show=lambda at, *_: report(at, {}, reached),
-            parts=dataclasses.replace(
-                parts,
-                critic=critic,
-                real_eval=probe,
-                score=score,
-                reward_refit=reward_refit,
-                real_eval_baseline={} if baseline is None else baseline,
-                steps_left=steps_left(run, reserve) if experience is None else None,
-            ),
-        )
+        with _checkpoint(run, name, config, experience, after) as saver:
+            # Before the parts are built: the proposer holds the pool of the state.
+            progress = saver.restore(start._replace(reward_model=weights))
+            reached = position(progress)
+            report(progress.update, {}, reached)
+            parts = _parts(run, policy, progress, config, experience)
+            progress = train(
+                policy,
+                envs,
+                updater,
+                progress,
+                config,
+                seed=run.config.seed,
+                recorder=saver,
+                budget=budget,
+                show=lambda at, *_: report(at, {}, reached),
+                parts=dataclasses.replace(
+                    parts,
+                    critic=critic,
+                    real_eval=probe,
+                    score=score,
+                    reward_refit=reward_refit,
+                    real_eval_baseline={} if baseline is None else baseline,
+                    steps_left=steps_left(run, reserve) if experience is None else None,
+                ),
+            )
     if progress.stop_reason:
         print(f"{name}: {progress.stop_reason}", file=sys.stderr)
     params = progress.result.params

@@ -82,6 +82,9 @@ class MemoryAdditions:
 class LoopCheckpoint:
     """Saves the loop's state after each update and adds to the memory, if any.
 
+    A state is on disk when the next one is saved, or when the block ends that has it as
+    its context manager: it is written while the next update is computed.
+
     `report` is called with the state before it is saved, so that a process killed in
     between does not lose a row of the curve. Of each update `keep` rollouts are written
     to the directory `rollouts`.
@@ -103,6 +106,7 @@ class LoopCheckpoint:
             config.memory.min_confidence,
         )
         self._seed = config.seed
+        self._writer = checkpoint.CheckpointWriter(directory)
         self._additions = MemoryAdditions(directory / "memory_additions.jsonl")
 
     def record(
@@ -130,7 +134,14 @@ class LoopCheckpoint:
         }
         if progress.reward_model is not None:
             host[REWARD_MODEL] = progress.reward_model.mean_score
-        checkpoint.save(self._directory, progress.update, _arrays(progress), host)
+        self._writer.save(progress.update, _arrays(progress), host)
+
+    def __enter__(self) -> "LoopCheckpoint":
+        self._writer.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._writer.__exit__(*error)
 
     def _keep_rollouts(self, update: int, rewarded: Sequence[Trajectory]) -> None:
         """Write some of an update's rollouts, evenly spaced, if any are kept."""

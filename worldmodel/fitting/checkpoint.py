@@ -2,22 +2,29 @@
 
 A directory is written under a temporary name and renamed when it is completely on disk,
 so that a killed process leaves the last complete step. On several hosts each writes its
-own shards, and the first commits; a step can be restored onto any mesh.
+own shards, and the first commits; a step can be restored onto any mesh. A
+CheckpointWriter writes while the next update is computed.
 """
 
 import errno
 import json
 import os
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 
 from worldmodel.data import checksums, processes
 from worldmodel.data.json_reading import RecordError, read_json_object
 from worldmodel.data.records import atomic_write
+
+MAX_COPY_BYTES = 1 << 28
+"""Bytes of arrays that a CheckpointWriter copies, at most: larger ones would take much
+memory twice, and are written in little time beside their updates."""
 
 
 def save(directory: str | os.PathLike, step: int, arrays: Any, host: dict) -> Path:
@@ -41,6 +48,70 @@ def save(directory: str | os.PathLike, step: int, arrays: Any, host: dict) -> Pa
         if writes:
             _commit(root, step, host)
     return final
+
+
+class CheckpointWriter:
+    """Writes the checkpoints of one directory while the program goes on.
+
+    The arrays are copied first, because an update donates their buffers; large ones are
+    not, and are on disk when `save` returns. So it is with several processes.
+    """
+
+    def __init__(self, directory: str | os.PathLike):
+        self._directory = directory
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+
+    def save(self, step: int, arrays: Any, host: dict) -> None:
+        """Begin to write `directory/step_N`, once the step before it is on disk.
+
+        Raises:
+          Exception: whatever writing the step before, or the space on the disk, raised.
+        """
+        self.wait()
+        size = sum(x.nbytes for x in jax.tree.leaves(arrays))
+        if processes.process_count() > 1 or size > MAX_COPY_BYTES:
+            save(self._directory, step, arrays, host)
+            return
+        root = Path(self._directory).absolute()
+        root.mkdir(parents=True, exist_ok=True)
+        _require_disk_space(root, size)
+        copies = jax.tree.map(np.array, arrays)
+        text = json.dumps(host)  # now: the program goes on to change it
+        self._thread = threading.Thread(
+            target=self._write, args=(step, copies, json.loads(text)), name="checkpoint"
+        )
+        self._thread.start()
+
+    def _write(self, step: int, arrays: Any, host: dict) -> None:
+        try:
+            save(self._directory, step, arrays, host)
+        except Exception as error:
+            self._error = error
+
+    def wait(self) -> None:
+        """Wait until what was saved is on disk.
+
+        Raises:
+          Exception: whatever writing it raised.
+        """
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if (error := self._error) is not None:
+            self._error = None
+            raise error
+
+    def __enter__(self) -> "CheckpointWriter":
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.wait()
+        elif (
+            self._thread is not None
+        ):  # the error that ends the block is the one to say
+            self._thread.join()
 
 
 def _commit(root: Path, step: int, host: dict) -> None:

@@ -143,14 +143,16 @@ def test_a_rule_proposes_where_the_settings_say_so(tmp_path):
 
 
 def stop_after(at, go, monkeypatch):
-    save = loop_checkpoint.checkpoint.save
+    writer = loop_checkpoint.checkpoint.CheckpointWriter
+    save = writer.save
 
-    def stopping(directory, step, arrays, host):
-        save(directory, step, arrays, host)
+    def stopping(self, step, arrays, host):
+        save(self, step, arrays, host)
         if step == at:
+            self.wait()
             raise Stop
 
-    monkeypatch.setattr(loop_checkpoint.checkpoint, "save", stopping)
+    monkeypatch.setattr(writer, "save", stopping)
     with pytest.raises(Stop):
         go()
     monkeypatch.undo()
