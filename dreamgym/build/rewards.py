@@ -158,7 +158,14 @@ def fit(run: Run, config: RewardModelConfig) -> dict[str, Any]:
             "to begin at: train.reward.reward_model.model names another"
         )
     seed = run.config.seed
-    fitted, held_out, examined = _pairs(run, config)
+    fitted, held_out = preference_pairs(
+        run,
+        config.preferences,
+        max_pairs_per_task=config.max_pairs_per_task,
+        held_out_share=config.held_out_share,
+    )
+    # Won episodes need no lost one beside them for their flawed copies.
+    examined = attempts_of(held_out) if config.preferences else read(run)[1]
     digest = _digest([fitted, held_out, examined], config, seed)
     earlier = run.numbers(STAGE)
     pairs_file = run.path(DIRECTORY) / PAIRS
@@ -219,27 +226,29 @@ def _ranking(
     }
 
 
-def _pairs(
-    run: Run, config: RewardModelConfig
-) -> tuple[list[Preference], list[Preference], list[Episode]]:
-    """Return (fitted, held out) pairs, one for each task of the latter, and episodes.
+def preference_pairs(
+    run: Run, file: str, *, max_pairs_per_task: int, held_out_share: float
+) -> tuple[list[Preference], list[Preference]]:
+    """Return (pairs to learn from, pairs held out), one for each task of the latter.
 
-    The episodes are held out as well; those that were won need no lost one beside them
-    for their flawed copies.
+    Without a `file` the pairs are successful over failed attempts at the same task:
+    those of the training tasks are learnt from, those of the dev tasks are held out.
+
+    Raises:
+      RunError: there are no pairs to learn from, or none is held out.
+      RecordError: a bad file of pairs; the message names file and line.
     """
-    if not config.preferences:
-        episodes, examined = read(run)
+    seed = run.config.seed
+    if not file:
         fitted, held_out = (
-            won_over_lost(e, max_pairs=config.max_pairs_per_task, seed=run.config.seed)
-            for e in (episodes, examined)
+            won_over_lost(episodes, max_pairs=max_pairs_per_task, seed=seed)
+            for episodes in read(run)
         )
         source = f"{run.root}: episodes.jsonl and dev.jsonl"
     else:
-        pairs = read_preferences(Path(config.preferences))
-        fitted, held_out = split(
-            pairs, held_out_share=config.held_out_share, seed=run.config.seed
-        )
-        source, examined = config.preferences, attempts_of(held_out)
+        pairs = read_preferences(Path(file))
+        fitted, held_out = split(pairs, held_out_share=held_out_share, seed=seed)
+        source = file
     held_out = list({p.task.id: p for p in held_out[::-1]}.values())[::-1]
     if not fitted or not held_out:
         raise RunError(
@@ -259,7 +268,7 @@ def _digest(
 
 
 def summary(numbers: dict[str, Any]) -> str:
-    """Return the numbers of a fit as a sentence."""
+    """Return the numbers of a fit, of a reward model or by DPO, as a sentence."""
     return (
         f"fitted to {numbers['pairs']} pairs; of {numbers['held_out']} tasks held "
         f"out, one pair each, it ranks {_accuracy(numbers)}"

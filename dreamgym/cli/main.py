@@ -59,6 +59,7 @@ examples:
   dreamgym judge mine.jsonl --to scored.jsonl --server URL   who won, where nobody says
   dreamgym prefer mine.jsonl --to pairs.jsonl      which of two attempts is better
   dreamgym reward-model runs/a                     a reward model from pairs
+  dreamgym dpo runs/a --pairs pairs.jsonl          a policy from pairs alone
 
   dreamgym fetch smollm2                           a pretrained model, offline
   dreamgym quickstart --model models/smollm2       ... as policy and dream

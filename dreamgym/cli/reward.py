@@ -1,4 +1,4 @@
-"""The commands `judge`, `prefer` and `reward-model`: outcomes, pairs, their model."""
+"""The commands `judge`, `prefer`, `reward-model` and `dpo`: outcomes and pairs."""
 
 import argparse
 import contextlib
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dreamgym.cli.options import add_server, server_of
+from dreamgym.cli.options import add_server, change_settings, server_of
 
 _ABOUT = """\
 Fit a reward model to which of two attempts at a task is better: successful over
@@ -23,10 +23,23 @@ won attempts over flawed copies of them, by kind of the flaw.
 Interrupted? The same command goes on."""
 
 
+_DPO_ABOUT = """\
+Train a policy from which of two attempts at a task is better, and from nothing else:
+no reward model, no dream, no real step (DPO, arXiv:2305.18290). The pairs are those of
+a file (dreamgym.preferences/1, as `dreamgym prefer` writes it), or, with `--pairs
+collected`, won over lost episodes of the same task that RUN collected. Training begins
+at a policy of RUN, which is the reference; the result is RUN/policies/dpo, and plays
+the test games. Prints how many pairs of unseen tasks it ranks right, with an interval.
+Interrupted? The same command goes on. With other pairs or settings it trains anew, and
+takes the place of the policy before. A whole run has this policy with
+  dreamgym quickstart --set dpo.pairs=collected"""
+
 _PREFER_ABOUT = """\
 Compare attempts at the same tasks, two at a time, and write a file of pairs, of which
-one is better (dreamgym.preferences/1). A reward model is fitted to it:
+one is better (dreamgym.preferences/1). A reward model is fitted to it, or a policy
+trained from it:
   dreamgym reward-model RUN --pairs PAIRS
+  dreamgym dpo RUN --pairs PAIRS
 
   --by person   you read both attempts in the terminal, and choose
   --by judge    a large model behind --server reads them in both orders; where it
@@ -77,6 +90,92 @@ def add(commands: Any) -> None:
     option("--pairs", type=Path, metavar="FILE", help="pairs (JSONL, gzip or not)")
     option("--steps", type=int, metavar="N", help="updates (default: the run's)")
     command.set_defaults(body=_fit)
+    _add_dpo(commands)
+
+
+def _add_dpo(commands: Any) -> None:
+    command = commands.add_parser(
+        "dpo",
+        help="Train a policy from pairs of attempts alone",
+        description=_DPO_ABOUT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    option = command.add_argument
+    option("run_dir", type=Path, metavar="RUN", help="a run directory, warm-started")
+    option(
+        "--pairs",
+        metavar="FILE",
+        help='pairs (JSONL, gzip or not), or "collected" (default: dpo.pairs of RUN)',
+    )
+    option(
+        "--start",
+        metavar="POLICY",
+        help="where training begins: untrained, bc or warmstart (default: the run's)",
+    )
+    option(
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="another setting of dpo: --set dpo.updates=50; --dpo.updates 50 says the "
+        "same, and `dreamgym settings dpo` lists them",
+    )
+    command.set_defaults(body=_dpo, algorithm=None)
+
+
+def _dpo(args: argparse.Namespace) -> None:
+    from dreamgym.build import rewards
+    from dreamgym.commands import results as run_results
+    from dreamgym.commands.inspection import report as run_report
+    from dreamgym.evaluation import report
+    from dreamgym.rewards.preferences import read_preferences
+    from dreamgym.run.directory import Run
+    from dreamgym.run.display import output_console
+    from dreamgym.run.process import tune_process
+    from dreamgym.run.runner import remove_outdated, run_stages
+    from dreamgym.stages.table import STAGES
+
+    with Run.open(args.run_dir) as run:
+        run.config = _dpo_settings(run.config, args)
+        if run.config.dpo.file:
+            read_preferences(run.config.dpo.file)  # before anything is loaded
+        tune_process()
+        names = ["dpo", "evaluate/dpo"]
+        remove_outdated(run, STAGES, names)
+        run_stages(run, STAGES, names)
+        if run.path("results.json").is_file():  # the table of a finished run
+            results = run_results.write_results(run)
+            run_report.write_report(run, results)
+            report.print_table(results, output_console())
+        numbers = run.numbers("dpo")
+        print(f"dpo: {rewards.summary(numbers)}; margin {numbers['margin']:+.3f}")
+        print(f"policy: {run.path('policies/dpo')}")
+
+
+def _dpo_settings(config: Any, args: argparse.Namespace) -> Any:
+    """Return the settings of a run with those of the options, all of them of dpo.
+
+    Raises:
+      ValueError: an option is of another group, has no effect, or there are no pairs.
+    """
+    named = {"pairs": args.pairs, "start": args.start}
+    named = {k: v for k, v in named.items() if v is not None}
+    dpo = dataclasses.replace(config.dpo, **named)
+    changed = change_settings(dataclasses.replace(config, dpo=dpo), args)
+    if dataclasses.replace(changed, dpo=config.dpo) != config:
+        raise ValueError(
+            "dreamgym dpo changes settings of the group dpo alone; the others are "
+            f"those of {args.run_dir}"
+        )
+    if not changed.dpo.pairs:
+        raise ValueError(
+            f"{args.run_dir} names no pairs to train from: give --pairs FILE, or "
+            "--pairs collected for its own won and lost episodes"
+        )
+    if problem := changed.dpo.dead():
+        raise ValueError(f"dpo.{problem}")
+    return changed
 
 
 def _fit(args: argparse.Namespace) -> None:

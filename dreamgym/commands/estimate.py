@@ -17,7 +17,7 @@ from dreamgym.envs import limits
 from dreamgym.run.cost import EPISODE_SHARE, Cost, Timings, Workload
 from dreamgym.run.directory import RunError
 from dreamgym.run.view import readable
-from dreamgym.stages.table import CONTROLS, STAGES
+from dreamgym.stages.table import STAGES, is_in_run
 from worldmodel.data.records import read_episodes
 
 LOWEST, HIGHEST = 0.7, 1.5
@@ -96,8 +96,8 @@ def workload_of(config: RunConfig, timings: Timings, collected: int | None) -> W
 
 
 def _is_run(config: RunConfig, stage: str, *, fine_tune: bool) -> bool:
-    """Whether a run has a stage: controls of fine-tuning are in no budget."""
-    if config.budget.real_steps and stage.removeprefix("evaluate/") in CONTROLS:
+    """Whether a run has a stage, with fine-tuning or without."""
+    if not is_in_run(stage, config):
         return False
     return fine_tune or STAGES[stage].command != "transfer"
 

@@ -19,7 +19,7 @@ from dreamgym.run.display import progress_bar
 from dreamgym.run.process import tune_process
 from dreamgym.run.runner import run_stages
 from dreamgym.run.stage import Stage
-from dreamgym.stages.table import CONTROLS, STAGES
+from dreamgym.stages.table import STAGES, is_in_run
 from worldmodel.backbone.mesh import MeshConfig, make_mesh
 from worldmodel.data.records import read_episodes
 
@@ -27,14 +27,13 @@ from worldmodel.data.records import read_episodes
 def stage_names(config: RunConfig, *, fine_tune: bool) -> list[str]:
     """Return the stages of a whole run, with real fine-tuning or without.
 
-    A run with a budget has no real steps for the controls of fine-tuning.
+    A run with a budget has no real steps for the controls of fine-tuning, and one that
+    names no pairs no policy that is trained from them.
     """
-    controls = CONTROLS if config.budget.real_steps else ()
     return [
         name
         for name, stage in STAGES.items()
-        if (fine_tune or stage.subcommand != "transfer")
-        and name.removeprefix("evaluate/") not in controls
+        if (fine_tune or stage.subcommand != "transfer") and is_in_run(name, config)
     ]
 
 

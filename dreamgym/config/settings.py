@@ -29,6 +29,7 @@ from dreamgym.config.stages import (
     UncertaintyConfig,
 )
 from dreamgym.rewards.config import RewardModelConfig
+from dreamgym.rl.config import DPOConfig
 from worldmodel.experience.config import EnsembleConfig, ExperienceConfig
 
 
@@ -64,6 +65,7 @@ class RunConfig:
     bc: BcConfig
     branch: BranchConfig = BranchConfig()
     warmstart: WarmstartConfig = WarmstartConfig()
+    dpo: DPOConfig = DPOConfig()
     dream_check: DreamCheckConfig = DreamCheckConfig()
     expert_iteration: ExpertIterationConfig = ExpertIterationConfig()
     train: TrainConfig
@@ -149,6 +151,8 @@ class RunConfig:
         for name, loop in (("train", self.train), ("transfer", self.transfer)):
             if problem := loop.dead():
                 raise ValueError(f"{name}.{problem}")
+        if problem := self.dpo.dead():
+            raise ValueError(f"dpo.{problem}")
         update = self.train.update
         if self.uncertainty.penalty and not update.reads_rewards:
             raise ValueError(

@@ -219,15 +219,45 @@ class Updater:
 
         It is the k1 estimate of the KL divergence of a turn from the reference.
         """
-        tokens = self._packed([e.with_columns(row=i) for i, e in enumerate(examples)])
-        ref_logp = self._map_rows(
-            tokens,
-            lambda *batch: self._token_logp(self._reference, *batch, self._masks),
-        )
-        out, turns = np.zeros(len(examples)), sampled_rows(tokens).tokens
-        log_ratios = (turns.columns["sampler_logp"] - ref_logp)[turns.mask]
-        np.add.at(out, turns.columns["row"][turns.mask], log_ratios)
+        tokens, logp = self._numbered_logp(self._reference, examples)
+        out, mask = np.zeros(len(examples)), tokens.mask
+        log_ratios = (tokens.columns["sampler_logp"] - logp)[mask]
+        np.add.at(out, tokens.columns["row"][mask], log_ratios)
         return out
+
+    def with_sampler_logp(
+        self, params: nnx.State, examples: Sequence[Example]
+    ) -> list[Example]:
+        """Return examples with log p of their tokens as the column `sampler_logp`.
+
+        The tokens count as sampled from the policy with these parameters: turns that
+        were recorded elsewhere can then be learnt from.
+        """
+        blank = [e.with_columns(sampler_logp=0.0) for e in examples]
+        tokens, logp = self._numbered_logp(params, blank)
+        rows, values = tokens.columns["row"][tokens.mask], logp[tokens.mask]
+        # The tokens of an example stand in one row, in their order.
+        order = np.argsort(rows, kind="stable")
+        ends = np.cumsum([np.sum(e.mask) for e in examples])[:-1]
+        out = []
+        for e, part in zip(examples, np.split(values[order], ends), strict=True):
+            column = np.zeros(len(e.ids), np.float32)
+            column[np.asarray(e.mask, bool)] = part
+            out.append(e.with_columns(sampler_logp=column))
+        return out
+
+    def _numbered_logp(
+        self, params: nnx.State, examples: Sequence[Example]
+    ) -> tuple[Tokens, Float[np.ndarray, "B S"]]:
+        """Return the sampled tokens of the examples, and log p of each of them.
+
+        Their column `row` is the number of the example.
+        """
+        tokens = self._packed([e.with_columns(row=i) for i, e in enumerate(examples)])
+        logp = self._map_rows(
+            tokens, lambda *batch: self._token_logp(params, *batch, self._masks)
+        )
+        return sampled_rows(tokens).tokens, logp
 
     def _packed(self, examples: Sequence[Example]) -> Tokens:
         # A turn trains in the context it was sampled in: rows grow to hold all of it.

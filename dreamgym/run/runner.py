@@ -54,6 +54,25 @@ def run_stages(
                 check(stage, (marker or {})["numbers"])
 
 
+def remove_outdated(run: Run, table: StageTable, names: Sequence[str]) -> None:
+    """Remove the markers and files of stages that were computed under other settings.
+
+    `names` are stages of which each needs the one before: from the first whose marker
+    has another key on, all are removed. An existing run keeps its settings, so this is
+    for commands that run a stage of it again under others.
+    """
+    outdated = False
+    for name in names:
+        marker = run.done(name)
+        key = table.key(name, run.config)
+        outdated = outdated or (marker is not None and marker.get("key") != key)
+        if outdated:
+            # First the marker: without it the files count as unfinished.
+            for file in (f"stages/{name}.json", *table[name].writes):
+                run.drop(file)
+                run.path(file).unlink(missing_ok=True)
+
+
 def step_allowance(run: Run, table: StageTable, stage: Stage) -> int | None:
     """Return the real steps that a stage may take; None where the run sets no bound.
 

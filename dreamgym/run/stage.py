@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.config.settings import RunConfig
+from dreamgym.rl.config import COLLECTED
 from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.versions import VERSION
 from worldmodel.data.hashing import content_hash
@@ -130,8 +131,10 @@ class StageTable(Mapping[str, Stage]):
         values = {path: _plain(_value(config, path)) for path in stage.reads}
         # The content of a file, not its path: the same name may hold other episodes
         # later.
-        for group, name in (("data", "episodes"), ("reward_model", "preferences")):
-            if path := values.get(group, {}).get(name):
+        files = ("data", "episodes"), ("dpo", "pairs"), ("reward_model", "preferences")
+        for group, name in files:
+            path = values.get(group, {}).get(name)
+            if path and (group, path) != ("dpo", COLLECTED):
                 digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
                 values[group] = values[group] | {name: digest}
         needs = [self.key(n, config) for n in stage.needs]

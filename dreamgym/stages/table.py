@@ -6,6 +6,7 @@ stages.
 """
 
 from dreamgym.agent.config import FLOORS
+from dreamgym.config.settings import RunConfig
 from dreamgym.run.stage import Late, Stage, StageTable
 
 _ROOM = "dreamgym.stages"
@@ -49,6 +50,16 @@ DEV_GAMES = ("train.monitor.real_eval_every", "train.monitor.real_eval_tasks", "
 
 CONTROLS = ("real_only", "real_only_total")
 """The controls of fine-tuning, for which a run with a budget has no real steps."""
+DPO = "dpo"
+"""The stage and policy of offline DPO, in runs whose settings name pairs."""
+
+
+def is_in_run(stage: str, config: RunConfig) -> bool:
+    """Return whether a whole run has a stage, or leaves its policy out."""
+    policy = stage.removeprefix("evaluate/")
+    if policy in CONTROLS:
+        return not config.budget.real_steps
+    return policy != DPO or bool(config.dpo.pairs)
 
 
 def _evaluation(policy: str, maker: str, command: str = "evaluate") -> Stage:
@@ -279,6 +290,17 @@ STAGES = StageTable(
             share="select",
         ),
         _evaluation("warmstart", "warmstart"),
+        Stage(
+            DPO,
+            Late(f"{_ROOM}.policies.dpo"),
+            cost=Late(f"{_ROOM}.policies.dpo", "cost"),
+            about="Train a policy from preference pairs alone, by offline DPO",
+            needs=("warmstart",),
+            reads=("seed", *EPISODES, "policy", "dpo"),
+            writes=("policies/dpo", "curves/dpo.jsonl"),
+            policies=(DPO,),
+        ),
+        _evaluation(DPO, DPO),
         Stage(
             "dream_check",
             Late(f"{_ROOM}.dream_check"),

@@ -29,6 +29,37 @@ class Grammar(NamedTuple):
     top_p: Float[Array, " P"] | Float[np.ndarray, " P"] | None = None
     next_phase: Int[Array, "P V"] | Int[np.ndarray, "P V"] | None = None
 
+    def parse(
+        self, ids: Sequence[int]
+    ) -> tuple[list[bool], list[int], list[bool]] | None:
+        """Return, for each id of a whole stream, what it would be if it were sampled.
+
+        These are (sampled: whether it would be a choice and not forced; its phase;
+        whether it is the first of its phase), as the streams of generate.py have them.
+        None where the grammar writes no such stream.
+        """
+        phase = count = 0
+        sampled, phases, first = list[bool](), list[int](), list[bool]()
+        ended = False
+        for token in ids:
+            forced = count >= int(self.max_tokens[phase])
+            masks = self.allowed if count else self.first
+            fits = self.forced_token[phase] == token if forced else masks[phase, token]
+            if ended or not fits:
+                return None
+            sampled.append(not forced)
+            phases.append(phase)
+            first.append(count == 0)
+            closed = bool(self.closing_tokens[phase, token])
+            count = 0 if closed else count + 1
+            if self.next_phase is not None:
+                following = int(self.next_phase[phase, token])
+            else:
+                last = len(self.max_tokens) - 1
+                following = -1 if closed and phase == last else phase + closed
+            ended, phase = following < 0, max(following, 0)
+        return (sampled, phases, first) if ended else None
+
 
 def free_grammar(
     vocab_size: int,

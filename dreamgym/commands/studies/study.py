@@ -21,7 +21,7 @@ from dreamgym.evaluation.pages import study_table
 from dreamgym.evaluation.pages.study_table import SuccessColumn
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.runner import run_stages
-from dreamgym.stages.table import CONTROLS, PLAYERS, POLICIES, STAGES
+from dreamgym.stages.table import PLAYERS, POLICIES, STAGES, is_in_run
 from worldmodel.data.records import atomic_write
 
 CELLS, CONFIRMATION = "cells", confirmation.FOLDER
@@ -81,16 +81,11 @@ def stage_names(study: Study, cell: Cell) -> list[str]:
     if study.curves:
         named = [c for c in study.curves.values() if c["variant"] == cell[VARIANT]]
         return [f"evaluate/{policy}" for policy in {c["policy"]: 0 for c in named}]
-    budgeted = config_of(study, cell).budget.real_steps > 0
+    config = config_of(study, cell)
     names = [stage.name for stage in STAGES.commands()[study.last_stage]]
     policies = study.policies or _column_policies(study)
     names += [f"evaluate/{policy}" for policy in policies]
-    # A budget has no real steps for the controls of fine-tuning.
-    return [
-        name
-        for name in dict.fromkeys(names)
-        if not (budgeted and name.removeprefix("evaluate/") in CONTROLS)
-    ]
+    return [name for name in dict.fromkeys(names) if is_in_run(name, config)]
 
 
 def _column_policies(study: Study) -> list[str]:
