@@ -255,7 +255,7 @@ def preference_pairs(
             f"{source}: {len(fitted)} pairs to fit and {len(held_out)} tasks held out; "
             "expected at least one of each (tasks both won and lost, or more of them)"
         )
-    return fitted, held_out, examined
+    return fitted, held_out
 
 
 def _digest(

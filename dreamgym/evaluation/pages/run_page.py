@@ -21,6 +21,7 @@ POLICIES = {
     "untrained": "the initial policy, a control",
     "bc": "behaviour cloning of demonstrations",
     "warmstart": "after early experience; the dream begins here",
+    "dpo": "trained from preference pairs alone, without a dream",
     "expert_iteration": "after imitating what it won in the dream",
     "dream": "trained in the dream",
     "s2r": "trained in the dream, then fine-tuned in reality",

@@ -71,7 +71,8 @@ def body(run: Run) -> dict[str, Any]:
     run.drop(checkpoints)
     shorter = [len(pair.better) < len(pair.worse) for pair in held_out]
     return {
-        "start": c.start,
+        # A command may have asked for other ones than the run's.
+        "settings": dataclasses.asdict(c),
         "pairs": len(fitted),
         "held_out": len(held_out),
         "accuracy": result.accuracy,

@@ -42,6 +42,8 @@ from worldmodel.fitting.config import FitConfig
 # part of what is asked here.
 MICRO = Timings(387 / 4000, 12 / 19144, 480_000, 640, 50_000_000)
 
+PAIRS = ("dpo", "evaluate/dpo")
+"""The stages of runs that name pairs."""
 RUNS = {  # seconds by stage, compilation included, and the size of the process
     "default": (
         {
@@ -256,7 +258,7 @@ def test_the_line_and_the_table_say_ranges():
     assert {r.split()[0] for r in rows} == {
         name
         for name in STAGES
-        if name not in ("ensemble", "reward_model", "off_policy")
+        if name not in ("ensemble", "reward_model", "off_policy", *PAIRS)
     }
     # The name `evaluate/random` has 15 letters, another one 20: all times stand below
     # each other.
@@ -275,13 +277,16 @@ def test_the_line_and_the_table_say_ranges():
         {"train.environment": "real", "train.max_resample_rounds": 1},
         {"ensemble.members": 2, "uncertainty.signal": "ensemble"},
         {"train.reward.sources": ["rule", "reward_model"], "warmstart.method": "bc"},
+        {"dpo.pairs": "collected"},
     ],
 )
 def test_every_stage_says_its_cost_from_the_settings_that_it_reads(changes):
     """Another setting raises, so a stage's cost cannot depend on what it does not."""
     config = changed_by(preset("default"), changes)
     result = estimate_run(config, MICRO, 1000, fine_tune=True)
-    assert list(result.stages) == list(STAGES)
+    left_out = () if "dpo.pairs" in changes else PAIRS
+    assert list(result.stages) == [name for name in STAGES if name not in left_out]
+    assert (result.seconds.get("dpo", 0.0) > 0) == (not left_out)
     assert result.seconds["train"] > 0
     assert result.disk > sum(cost.disk for cost in result.stages.values())
     assert result.memory > max(cost.memory for cost in result.stages.values())

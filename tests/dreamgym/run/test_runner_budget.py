@@ -49,7 +49,7 @@ def test_test_tasks_are_free_and_what_has_no_part_takes_nothing(run):
     for name, stage in STAGES.items():
         if stage.test:
             assert allowance(run, name) is None
-    for name in ("pretrain", "bc", "reward_model", "off_policy", *CONTROLS):
+    for name in ("pretrain", "bc", "reward_model", "dpo", "off_policy", *CONTROLS):
         assert allowance(run, name) == 0
 
 

@@ -169,6 +169,7 @@ def test_the_stages_of_a_run_have_help_and_make_each_policy_once():
         "untrained",
         "bc",
         "warmstart",
+        "dpo",
         "expert_iteration",
         "dream",
         "s2r",

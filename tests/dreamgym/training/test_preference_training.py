@@ -46,12 +46,12 @@ def reversed_(pairs):
 
 
 def pairs_of(split, count):
-    """Pairs of different tasks: the way to the coin over the way out."""
+    """Pairs of different tasks: the way to the coin over back and forth."""
     return [
         Preference(
             task=task,
             better=doubles.expert(task).transitions,
-            worse=doubles.episode(task, ["go left"] * 4).transitions,
+            worse=doubles.episode(task, ["go right", "go left"] * 2).transitions,
         )
         for task in doubles.tasks(split)[:count]
     ]
