@@ -206,6 +206,7 @@ def dpo_weights(
     scored: Bool[np.ndarray, "N G"],
     *,
     beta: float,
+    choices: Int[np.ndarray, "N G"] | None = None,
 ) -> Float[np.ndarray, "N G"]:
     """Return the weights of episodes' log-probabilities in the gradient of DPO.
 
@@ -216,12 +217,15 @@ def dpo_weights(
     w = beta sigmoid(-beta (r_success - r_failure)) (eq. 7). An episode's weight is the
     sum of w over its pairs, negative where it failed, times the number of episodes in
     pairs over the number of pairs: a mean over those episodes is the mean over pairs.
+    With `choices`, which number what was chosen, equal choices are in no pair.
     """
     chex.assert_rank(log_ratios, 2)
     chex.assert_equal_shape([log_ratios, success, scored])
     # Unscored episodes are in no pair: their outcome is unknown, not a failure.
     positive, negative = success & scored, ~success & scored
     pair = positive[:, :, None] & negative[:, None, :]
+    if choices is not None:
+        pair &= choices[:, :, None] != choices[:, None, :]
     margin = np.where(pair, log_ratios[:, :, None] - log_ratios[:, None, :], 0.0)
     weight = np.where(pair, beta / (1.0 + np.exp(beta * margin)), 0.0)
     # A success has the pairs of its row, a failure those of its column.

@@ -92,13 +92,20 @@ class TurnGrid:
         tokens: Int[np.ndarray, " B"],
         config: UpdateConfig,
         size: int,
+        *,
+        compared: Mask | None = None,
+        choices: Int[np.ndarray, " B"] | None = None,
     ) -> tuple[Flat, Mask]:
         """Return (DPO's weights, mask of turns of episodes in a pair).
 
         `log_ratios` are those of policy to reference, one for each turn
         (advantages.dpo_weights). Weights are multiplied by the number of sampled
-        `tokens` of the episode, which a mean over episodes divides by.
+        `tokens` of the episode, which a mean over episodes divides by. Only the
+        `compared` turns count, all by default, and their `tokens`; episodes of a group
+        with the same number in `choices` are in no pair.
         """
+        if compared is not None:
+            log_ratios = np.where(compared, log_ratios, 0.0)
         groups = (len(self._length) // size, size)
         # The log ratio of an episode is the sum over its turns: DPO compares whole
         # responses, here the actions of a trajectory.
@@ -107,9 +114,11 @@ class TurnGrid:
             success.reshape(groups),
             self._scored.reshape(groups),
             beta=config.dpo_beta,
+            choices=None if choices is None else choices.reshape(groups),
         ).reshape(-1)
         weights = self._per_turn((per_episode * tokens).astype(np.float32))
-        return weights, weights != 0
+        mask = weights != 0
+        return weights, mask if compared is None else mask & compared
 
     def gae_advantages(
         self,

@@ -8,6 +8,9 @@ from curriculum.config import CurriculumConfig
 from dreamgym.rewards.config import PLACES, RewardConfig
 from dreamgym.rl.config import LossWeights, UpdateConfig
 
+FORK_PREFERENCES = ("continuation", "first_action")
+"""What the pairs of a fork may compare; see LoopConfig."""
+
 GROUPLESS_ESTIMATORS = ("batch_mean", "gae", "success_filter")
 """Baselines that need no group of rollouts of one task."""
 RESPONSES = ("log", "stop", "revert")
@@ -219,6 +222,10 @@ class LoopConfig:
     """States on the way of informative groups that are continued `group_size` times
     each, so that actions are compared in the same state. Only a dream can go back to a
     state. 0 forks none."""
+    fork_preference: str = "continuation"
+    """What the pairs of a fork compare, where preferences are learnt from: all that
+    follows its state, the "continuation", or its "first_action" alone, as in the
+    step-level preferences of Agent Q (arXiv:2408.07199)."""
     keep_rollouts: int = 0
     """Rollouts of each update that are kept as episodes with every part of the reward,
     evenly spaced over the batch, in rollouts/ under the policy's name; `dreamgym show`
@@ -246,6 +253,11 @@ class LoopConfig:
             raise ValueError(
                 f"group_size must be >= 2 for advantage_estimator {estimator!r}, got "
                 f"{self.group_size}; {GROUPLESS_ESTIMATORS} need no group"
+            )
+        if self.fork_preference not in FORK_PREFERENCES:
+            raise ValueError(
+                f"fork_preference must be one of {FORK_PREFERENCES}, got "
+                f"{self.fork_preference!r}"
             )
         if self.updates < 1 or self.tasks_per_update < 1:
             raise ValueError(
@@ -315,6 +327,13 @@ class LoopConfig:
                 "importance ratio corrects for: surrogate.importance_level must be "
                 "token or turn (or advantage_estimator success_filter), got none and "
                 f"advantage_estimator {estimator!r}"
+            )
+        pairs = self.forks_per_update and estimator == "preference_pairs"
+        if self.fork_preference != "continuation" and not pairs:
+            raise ValueError(
+                "fork_preference is about pairs of forks, which forks_per_update = "
+                f"{self.forks_per_update} and advantage_estimator {estimator!r} do not "
+                "make: leave it at continuation"
             )
         if self.tasks_per_update * self.group_size == 1 and estimator == "batch_mean":
             raise ValueError(

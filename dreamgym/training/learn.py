@@ -148,7 +148,13 @@ def _advantages_without_critic(
     elif c.advantage_estimator == "preference_pairs":
         log_ratios = updater.reference_log_ratio(batch.examples)
         values, mask = grid.dpo_weights(
-            log_ratios, batch.success, batch.sampled_tokens, c, size
+            log_ratios,
+            batch.success,
+            batch.sampled_tokens,
+            c,
+            size,
+            compared=batch.compared,
+            choices=batch.choices(),
         )
     else:
         rewards, return_scale = batch.rewards(

@@ -29,18 +29,32 @@ TASK_REWARD = "tool/task"
 class TurnBatch:
     """The turns of B trajectories, flat as [N], and arrays over episodes [B].
 
-    `length` is an episode's number of turns, `sampled_tokens` the number of tokens that
-    the policy sampled in it. `success` is true for successful episodes, `scored` where
-    the outcome is known and the episode enters the update, and `aborted` where the
-    rollout was ended for low confidence of the experience model.
+    `length` is an episode's number of turns. `compared` are the turns whose choice
+    preferences compare: all, or of a fork the first one alone, as the setting
+    `fork_preference` says; `sampled_tokens` is the number of tokens that the policy
+    sampled in them. `success` is true for successful episodes, `scored` where the
+    outcome is known and the episode enters the update, and `aborted` where the rollout
+    was ended for low confidence of the experience model.
     """
 
     def __init__(self, trajectories: Sequence[Trajectory], config: LoopConfig):
         self.trajectories, self.config = trajectories, config
         self.length = np.array([len(t.turns) for t in trajectories])
-        self.sampled_tokens = np.array(
-            [sum(sum(turn.sampled) for turn in t.turns) for t in trajectories]
+        first_action = config.fork_preference == "first_action"
+        self._compares_first_action = [
+            bool(t.past) & first_action for t in trajectories
+        ]
+        limits = np.where(self._compares_first_action, 1, self.length)
+        self.compared = np.concatenate(
+            [np.arange(n) < m for n, m in zip(self.length, limits, strict=True)]
         )
+        tokens = [sum(turn.sampled) for t in trajectories for turn in t.turns]
+        episode = np.repeat(np.arange(len(self.length)), self.length)
+        self.sampled_tokens = np.bincount(
+            episode[self.compared],
+            np.array(tokens)[self.compared],
+            len(self.length),
+        ).astype(int)
         self.success = np.array([bool(t.episode.success) for t in trajectories])
         # SimpleTIR (arXiv:2509.02479): one void turn makes the whole trajectory's
         # gradient unreliable, so all of it is left out.
@@ -100,6 +114,21 @@ class TurnBatch:
     def grid(self) -> TurnGrid:
         """Return the grid of turns; the last turn of an aborted episode is unknown."""
         return TurnGrid(self.length, self.scored, self.aborted.astype(int))
+
+    def choices(self) -> Int[np.ndarray, " B"]:
+        """Number what episodes chose: equal first actions of forks that compare them.
+
+        Episodes that are compared as a whole have numbers of their own.
+        """
+        numbers: dict[str | int, int] = {}
+        pairs = zip(self.trajectories, self._compares_first_action, strict=True)
+        return np.array(
+            [
+                numbers.setdefault(t.turns[0].action if first else i, len(numbers))
+                for i, (t, first) in enumerate(pairs)
+            ],
+            int,
+        )
 
     def state_numbers(self) -> Int[np.ndarray, " N"]:
         """Number the states in which turns begin; equal states have equal numbers."""

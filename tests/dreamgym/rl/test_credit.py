@@ -116,6 +116,21 @@ def test_a_pair_prefers_the_won_episode_by_how_wrong_the_policy_still_is():
     weight = 0.5 / (1 + np.exp(1.0)) * 2  # two episodes in one pair
     np.testing.assert_allclose(adv, [4 * weight] * 2 + [-3 * weight], rtol=1e-6)
     assert use.all()
+    # Of the compared turns alone, whose margin is 1; equal choices are no pair.
+    first = np.array([True, False, True])
+    for choices, pairs in (([0, 1], 1), ([0, 0], 0)):
+        adv, use = grid([2, 1]).dpo_weights(
+            [1.0, 1.0, 0.0],
+            won,
+            written,
+            config,
+            2,
+            compared=first,
+            choices=np.array(choices),
+        )
+        weight = 0.5 / (1 + np.exp(0.5)) * 2 * pairs
+        np.testing.assert_allclose(adv[first], [4 * weight, -3 * weight], rtol=1e-6)
+        assert use.tolist() == (first if pairs else np.zeros(3, bool)).tolist()
     # Without an opponent nothing is preferred, and an unscored one is none.
     for scored in ([True, False], [False, True]):
         _, use = grid([2, 1], scored=scored).dpo_weights(

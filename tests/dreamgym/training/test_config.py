@@ -10,6 +10,11 @@ from dreamgym.rl.config import KLPenaltyConfig, SurrogateConfig, UpdateConfig
 from dreamgym.run.directory import Run
 from dreamgym.training.config import LoopConfig, MonitorConfig, ReplayConfig
 
+DPO = UpdateConfig(
+    advantage_estimator="preference_pairs",
+    surrogate=SurrogateConfig(importance_level="none", loss_aggregation="episode"),
+)
+
 
 @pytest.mark.parametrize(
     ("settings", "message"),
@@ -35,6 +40,15 @@ from dreamgym.training.config import LoopConfig, MonitorConfig, ReplayConfig
                 "update": UpdateConfig(advantage_estimator="batch_mean"),
             },
             "advantage_estimator = batch_mean compares",
+        ),
+        ({"fork_preference": "prefix"}, "fork_preference must be one of"),
+        (
+            {"fork_preference": "first_action", "forks_per_update": 1},
+            "fork_preference is about pairs of forks",
+        ),
+        (
+            {"fork_preference": "first_action", "update": DPO},
+            "fork_preference is about pairs of forks",
         ),
     ],
 )

@@ -57,6 +57,71 @@ def test_preferences_weigh_the_episodes_of_a_pair_alike(update_calls, monkeypatc
     assert sum(sum(e.mask) * e.weight for e in examples) == pytest.approx(2.0)
 
 
+PAIRS = {
+    "advantage_estimator": "preference_pairs",
+    "dpo_beta": 0.2,
+    "surrogate": SurrogateConfig(importance_level="none", loss_aggregation="episode"),
+}
+
+
+def forks(*attempts):
+    """Attempts at the task of `pair` from the state after its first action."""
+    task, past = doubles.task(1, 2, 4), ("go right",)
+    return [doubles.trajectory(task, a)._replace(past=past) for a in attempts]
+
+
+def test_a_pair_of_forks_is_of_what_follows_one_state(update_calls, monkeypatch):
+    ratios = iter([[0.0, 0.0, 1.0, 2.0, 0.5]])
+    monkeypatch.setattr(
+        Updater, "reference_log_ratio", lambda *_: np.array(next(ratios))
+    )
+    lost = [doubles.trajectory(doubles.task(0, 2, 4), LOSE)] * 2
+    result = learn(lost, with_(forks_per_update=1, **PAIRS), forked=forks(WIN, LOSE))
+    (examples,) = update_calls.examples
+    # The group from the start has no pair, and the fork's is none with it: of 5 turns
+    # those 3 count that follow the fork, and the action before it is only read.
+    tok = doubles.tokenizer()
+    assert [e.ids.count(tok.control("past")) for e in examples] == [0, 1, 0]
+    weight = 0.2 / (1 + np.exp(0.2 * (1.0 + 2.0 - 0.5))) * 2
+    each = [e.weight * e.columns["advantage"] for e in examples]
+    np.testing.assert_allclose(each, [weight, weight, -weight], rtol=1e-6)
+    assert result.metrics["informative_turn_share"] == pytest.approx(3 / 5)
+
+
+def test_no_pair_is_of_different_states(update_calls, monkeypatch):
+    monkeypatch.setattr(Updater, "reference_log_ratio", lambda _, e: np.zeros(len(e)))
+    won = [doubles.trajectory(doubles.task(0, 1, 2), WIN)] * 2
+    learn(won, with_(forks_per_update=1, **PAIRS), forked=forks(LOSE, LOSE))
+    assert not update_calls.examples
+
+
+def test_a_pair_of_forks_may_be_of_their_first_actions(update_calls, monkeypatch):
+    """Agent Q: what is preferred is one action to another one in the same state."""
+    # Turns: 2 and 2 from the start, won and lost; forks of 2, 1 and 2 turns.
+    ratios = [0.0] * 6 + [1.0, 9.0, 0.5, 7.0, 7.0]
+    monkeypatch.setattr(Updater, "reference_log_ratio", lambda *_: np.array(ratios))
+    started = [doubles.trajectory(doubles.task(0, 1, 2), WIN)] * 3  # no pair
+    later = ["go right", "go left"]  # as the winner begins, and not won
+    config = with_(
+        dataclasses.replace(CONFIG, group_size=3),
+        forks_per_update=1,
+        fork_preference="first_action",
+        **PAIRS,
+    )
+    learn(started, config, forked=forks(WIN, LOSE, later))
+    (examples,) = update_calls.examples
+    # One pair, of `go right` and `go left`: what both began alike with is none.
+    weight = 0.2 / (1 + np.exp(0.2 * (1.0 - 0.5))) * 2
+    each = [e.weight * e.columns["advantage"] for e in examples]
+    np.testing.assert_allclose(each, [weight, -weight], rtol=1e-6)
+    assert sum(sum(e.mask) * e.weight for e in examples) == pytest.approx(2.0)
+    # Episodes from the start are compared as a whole, as without forks.
+    monkeypatch.setattr(Updater, "reference_log_ratio", lambda _, e: np.zeros(len(e)))
+    rows = [*pair(), doubles.trajectory(doubles.task(0, 1, 2), LOSE)]
+    learn(rows, config, forked=forks(WIN, WIN, WIN))
+    assert len(update_calls.examples[-1]) == 4
+
+
 def test_an_episode_with_a_void_turn_leaves_the_update_and_the_baseline(update_calls):
     rows = [*pair(), doubles.trajectory(doubles.task(0, 1, 2), [*WIN])]
     void = rows[2].turns[0]._replace(action=" ")
