@@ -37,6 +37,8 @@ Progress = Callable[[int, dict[str, float | int]], None]
 SAME_ACTIONS = "same_actions"
 """Why a pair is left out: both attempts took the same actions, so that nothing tells
 which was better."""
+TEST_TASK = "test_task"
+"""Why a pair is left out: the policy will play its task as a test game."""
 TEMPERATURE = 1.0
 """That of the distribution whose log-probabilities are compared."""
 
@@ -73,11 +75,15 @@ def pair_turns(
 ) -> tuple[list[PairTurns], dict[str, int]]:
     """Return the turns of the pairs that can be learnt from, and counts of the others.
 
-    The counts are by reason: `unwritable_action`, `too_long` or `same_actions`.
+    The counts are by reason: `test_task`, `unwritable_action`, `too_long` or
+    `same_actions`.
     """
     grammar, counts, out = policy.grammar(TEMPERATURE), Counter[str](), []
     for pair in pairs:
         sides = []
+        if pair.task.split == "test":
+            counts[TEST_TASK] += 1
+            continue
         for steps in (pair.better, pair.worse):
             attempt = recorded_attempt(
                 policy,
@@ -104,7 +110,7 @@ class PreferenceTrainer:
 
     def __init__(self, policy: Policy, pairs: Sequence[PairTurns], config: DPOConfig):
         """Prepare the updates; rows hold the longest turn of the `pairs`."""
-        self._config, self._reference = config, policy.model.params
+        self._config = config
         turns = [e for pair in pairs for side in pair for e in side]
         update = UpdateConfig(
             advantage_estimator="preference_pairs",
@@ -122,8 +128,8 @@ class PreferenceTrainer:
             batch_rows=config.batch_rows,
             row_tokens=row_tokens_for(turns, config.row_tokens),
         )
-        grammar = policy.grammar(TEMPERATURE)
-        self._updater = Updater(policy.model, self._reference, grammar, update)
+        grammar, reference = policy.grammar(TEMPERATURE), policy.model.params
+        self._updater = Updater(policy.model, reference, grammar, update)
 
     def init(self) -> TrainState:
         """Return the state before the first update."""
@@ -215,12 +221,13 @@ def train_preferences(
     if saved is not None:
         _, state, host = saved
         state, curve = TrainState(*state), host["curve"]
-    totals, count, result = Counter[str](), 0, None
+    totals: dict[str, float] = {}
+    count, result = 0, None
     for step in range(int(state.step) + 1, config.updates + 1):
         batch = _batch(pairs, config.batch_pairs, step - 1, seed)
         state, metrics, update = trainer.update(state, batch, seed=seed + step)
         for name, value in (metrics._asdict() | update).items():
-            totals[name] += len(batch) * value
+            totals[name] = totals.get(name, 0.0) + len(batch) * value
         count += len(batch)
         if step % config.eval_every and step != config.updates:
             continue
@@ -228,7 +235,7 @@ def train_preferences(
         row |= {name: total / count for name, total in totals.items()}
         result = trainer.evaluate(state, held_out)
         row |= {f"held_out/{k}": v for k, v in result._asdict().items()}
-        totals, count, curve = Counter[str](), 0, [*curve, row]
+        totals, count, curve = {}, 0, [*curve, row]
         checkpoint.save(directory, step, state, {"curve": curve})
         if progress is not None:
             progress(step, row)

@@ -57,12 +57,13 @@ def test_every_command_has_help(command, capsys):
     assert f"dreamgym {command}" in output
     if command == "scorecard":
         assert "RUN/scorecard/" in output
-    elif command == "reward-model":
-        assert "RUN/reward_model/" in output
+    elif command in ("reward-model", "dpo"):
+        path = {"reward-model": "RUN/reward_model/", "dpo": "RUN/policies/dpo"}
+        assert path[command] in output
     elif command not in ("check", "report"):
         for option in ("--run-dir", "--preset", "--seed", "--env", "--model"):
             assert option in output
-    if command not in ("check", "report", "reward-model"):
+    if command not in ("check", "report", "reward-model", "dpo"):
         assert output.count("--server-key-env VARIABLE") >= 1
         assert "chat_cache.sqlite" in output
 

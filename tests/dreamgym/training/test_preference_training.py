@@ -133,11 +133,17 @@ def test_what_cannot_be_learnt_from_is_counted_and_left_out():
         saying(""),
         dataclasses.replace(fine, worse=(long,)),
         preference(other, better=LOST),
+        preference(doubles.tasks("test")[0]),
     ]
     narrow = dataclasses.replace(CONFIG, row_tokens=16)
     turns, counts = pair_turns(policy, given, narrow)
     assert len(turns) == 1
-    assert counts == {"unwritable_action": 2, "too_long": 1, "same_actions": 1}
+    assert counts == {
+        "unwritable_action": 2,
+        "too_long": 1,
+        "same_actions": 1,
+        "test_task": 1,
+    }
     assert [len(x) for x in turns[0]] == [2, 1]
 
 
