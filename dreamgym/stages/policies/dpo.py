@@ -103,8 +103,11 @@ def _turns(
     return turns, {f"{what}/{name}": n for name, n in counts.items()}
 
 
-PAIR_STEP = 0.15
-"""Updates of the experience model's fit that a transition takes in one of DPO."""
+PAIR_STEP = 0.13
+"""Updates of the experience model's fit that a transition takes in one of DPO.
+
+Not measured: eight passes through the model, where the fit of a reward model, whose
+number was, takes three (stages/reward_model.py)."""
 
 
 def cost(config: RunConfig, workload: Workload) -> Cost:

@@ -13,8 +13,16 @@ from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.envs.vector import Snapshot, VectorEnv
 from dreamgym.rewards.config import MilestoneConfig, RewardConfig
 from dreamgym.rewards.reward_function import NO_OUTCOME, RewardFunction
+from dreamgym.rl.config import SurrogateConfig
+from dreamgym.rl.update import Updater
 from dreamgym.training import learn as learning
-from dreamgym.training.rollouts import Rollouts, collect_rollouts, fork_points, rescore
+from dreamgym.training.rollouts import (
+    Rollouts,
+    collect_rollouts,
+    fork_points,
+    groups_of,
+    rescore,
+)
 from tests import doubles
 from tests.dreamgym.training.common import (
     CONFIG,
@@ -25,6 +33,7 @@ from tests.dreamgym.training.common import (
     learn,
     pair,
     updater,
+    with_,
 )
 
 
@@ -118,6 +127,45 @@ def test_forks_go_on_from_states_on_the_way_of_groups_that_differ():
         == 1
     )
     assert not fork_points(rows, CONFIG, np.random.default_rng(0))
+
+
+def test_preferences_of_forks_are_of_actions_in_one_state(update_calls, monkeypatch):
+    """From the dream to the update: of a fork only its first actions are compared."""
+    monkeypatch.setattr(Updater, "reference_log_ratio", lambda _, e: np.zeros(len(e)))
+    rng = np.random.default_rng(0)
+
+    def torn(task, past, state):
+        if not past or rng.random() < 0.7:
+            return doubles.expert_rule(task, past, state)
+        return "go left"
+
+    config = with_(
+        dataclasses.replace(CONFIG, group_size=4),
+        forks_per_update=3,
+        fork_preference="first_action",
+        advantage_estimator="preference_pairs",
+        surrogate=SurrogateConfig(importance_level="none", loss_aggregation="episode"),
+    )
+    tasks = [doubles.task(0, 2, 4), doubles.task(0, 3, 4)]
+    rollouts, _ = gathered(doubles.Scripted(torn), tasks, config)
+    assert len(rollouts.forked) == 12
+    for group in groups_of(rollouts.forked, 4):
+        starts = {(t.past, t.episode.transitions[0].state) for t in group}
+        assert len(starts) == 1
+        assert starts.pop()[0]
+    lost = [doubles.trajectory(tasks[0], LOSE)] * 4  # no pair from the start
+    learn(lost, config, forked=rollouts.forked)
+    (examples,) = update_calls.examples
+    first = {(*t.turns[0].context, *t.turns[0].ids) for t in rollouts.forked}
+    assert {tuple(e.ids) for e in examples} <= first
+    assert len(examples) >= 2
+    # Whole continuations have more turns in the loss.
+    learn(
+        lost,
+        dataclasses.replace(config, fork_preference="continuation"),
+        forked=rollouts.forked,
+    )
+    assert len(update_calls.examples[-1]) > len(examples)
 
 
 def test_a_fork_is_gone_on_from_with_its_past():
