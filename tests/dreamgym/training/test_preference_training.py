@@ -22,6 +22,7 @@ from tests import doubles, helpers
 from tests.dreamgym.rl import test_update as base
 from worldmodel.backbone.model import forward
 from worldmodel.fitting.batches import pack
+from worldmodel.fitting.learner import copy_params
 
 CONFIG = DPOConfig(
     pairs="pairs.jsonl",
@@ -193,7 +194,8 @@ def test_an_update_has_the_gradient_of_dpo():
     pairs = [preference(tasks[0]), preference(tasks[1], ("go right",), LOST)]
     turns, _ = pair_turns(policy, pairs, CONFIG)
     trainer = PreferenceTrainer(policy, turns, CONFIG)
-    state = trainer.init()._replace(params=doubles.model(1).params)
+    # A copy: the update donates its state, and other tests use this model.
+    state = trainer.init()._replace(params=copy_params(doubles.model(1).params))
 
     logp = attempt_logp(policy, turns)
     reference = logp(policy.model.params)
