@@ -1,6 +1,7 @@
 """Credit assignment on a batch of episodes: rewards of turns -> their advantages."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -18,6 +19,17 @@ from dreamgym.rl.config import UpdateConfig
 Flat = Float[np.ndarray, " N"]
 """A number for each turn (or token), one episode after the other."""
 Mask = Bool[np.ndarray, " N"]
+
+
+class Fork(NamedTuple):
+    """Numbers of the episodes that pass through a state, and of those that begin there.
+
+    The `members` reach it after `depth` turns; the `continuations` begin in it.
+    """
+
+    members: tuple[int, ...]
+    continuations: tuple[int, ...]
+    depth: int
 
 
 class TurnGrid:
@@ -59,26 +71,89 @@ class TurnGrid:
         states: Int[np.ndarray, " N"],
         config: UpdateConfig,
         size: int,
+        forks: Sequence[Fork] = (),
+        *,
+        fork_weight: float = 1.0,
+        prefix_mean: bool = False,
     ) -> tuple[Flat, Mask]:
         """Return (advantages over other episodes, mask of turns that carry a signal).
 
         Episodes are consecutive groups of `size`; `states` numbers the state in which
-        each turn begins (advantages.group_advantages).
+        each turn begins (advantages.group_advantages). The continuations of a fork are
+        such a group.
+
+        Args:
+          fork_weight: w; the advantage of a turn of a continuation is w times that
+            over the other continuations, plus 1 - w times that of its whole trajectory
+            over the group that it was forked from (PORTool, arXiv:2510.26020).
+          prefix_mean: whether turns before a fork are credited with the mean return of
+            all trajectories that share them (ARPO, arXiv:2507.19849).
         """
         groups = (len(self._length) // size, size, -1)
         mask = (self._mask & self._scored[:, None]).reshape(groups)
-        advantages = group_advantages(
-            self._rows(rewards).reshape(groups),
-            mask,
-            self._rows(states).reshape(groups).astype(int),
-            discount=config.discount,
-            divide_by_std=config.normalize_advantages == "group",
-            baseline=config.advantage_estimator,
-            credit=config.credit,
-        )
+        own, numbers = self._rows(rewards), self._rows(states).astype(int)
+        shared = own
+        if prefix_mean:
+            shared = self._with_prefix_means(own, forks, config.discount)
         shape = self._mask.shape
-        signal = has_signal(mask, advantages).reshape(shape)
-        return advantages.reshape(shape)[self._mask], signal[self._mask]
+        advantages = _compare(
+            shared.reshape(groups), mask, numbers.reshape(groups), config
+        ).reshape(shape)
+        for fork in forks if fork_weight < 1 else ():
+            over_group = self._over_group(fork, own, numbers, config, size)
+            rows = list(fork.continuations)
+            advantages[rows] *= fork_weight
+            advantages[rows] += (1 - fork_weight) * over_group
+        signal = has_signal(mask, advantages.reshape(groups)).reshape(shape)
+        return advantages[self._mask], signal[self._mask]
+
+    def _with_prefix_means(
+        self, rewards: Float[np.ndarray, "B T"], forks: Sequence[Fork], discount: float
+    ) -> Float[np.ndarray, "B T"]:
+        """Return rewards whose returns before each fork are means over its branches."""
+        rewards = rewards.copy()
+        # The deepest fork first: what is before it is part of a branch of the others.
+        for fork in sorted(forks, key=lambda f: -f.depth):
+            returns = returns_to_go(rewards, discount)
+            members = [i for i in fork.members if self._scored[i]]
+            branches = [returns[i, fork.depth] for i in members]
+            branches += [returns[i, 0] for i in fork.continuations if self._scored[i]]
+            for i in members:
+                # A change of the last reward before the fork changes the returns of
+                # all turns before it, and of no turn after it.
+                change = np.mean(branches) - returns[i, fork.depth]
+                rewards[i, fork.depth - 1] += discount * change
+        return rewards
+
+    def _over_group(
+        self,
+        fork: Fork,
+        rewards: Float[np.ndarray, "B T"],
+        states: Int[np.ndarray, "B T"],
+        config: UpdateConfig,
+        size: int,
+    ) -> Float[np.ndarray, "K T"]:
+        """Return advantages of a fork's K continuations over the group they left.
+
+        Each of them joins the group by itself, with the turns before the fork: all of
+        them at once would count these turns once for each of them.
+        """
+        first, depth = fork.members[0] // size * size, fork.depth
+        scored = self._mask & self._scored[:, None]
+
+        def joined(rows: np.ndarray) -> np.ndarray:
+            """Return [K, size + 1, T + depth]: the group, and a whole trajectory."""
+            group = np.pad(rows[first : first + size], [(0, 0), (0, depth)])
+            prefix = rows[fork.members[0], :depth]
+            return np.stack(
+                [
+                    np.concatenate([group, np.concatenate([prefix, rows[row]])[None]])
+                    for row in fork.continuations
+                ]
+            )
+
+        advantages = _compare(joined(rewards), joined(scored), joined(states), config)
+        return advantages[:, -1, depth:]
 
     def success_filter(self, success: Bool[np.ndarray, " B"]) -> tuple[Flat, Mask]:
         """Return (1, mask of the turns of successful episodes): filtered SFT."""
@@ -153,3 +228,21 @@ class TurnGrid:
         if config.normalize_advantages != "none":
             advantages = whiten(advantages, mask)
         return advantages[self._mask], mask[self._mask], returns[self._mask]
+
+
+def _compare(
+    rewards: Float[np.ndarray, "N G T"],
+    mask: Bool[np.ndarray, "N G T"],
+    states: Int[np.ndarray, "N G T"],
+    config: UpdateConfig,
+) -> Float[np.ndarray, "N G T"]:
+    """Return the advantages of groups as the settings say."""
+    return group_advantages(
+        rewards,
+        mask,
+        states,
+        discount=config.discount,
+        divide_by_std=config.normalize_advantages == "group",
+        baseline=config.advantage_estimator,
+        credit=config.credit,
+    )

@@ -16,6 +16,9 @@ GROUPLESS_ESTIMATORS = ("batch_mean", "gae", "success_filter")
 RESPONSES = ("log", "stop", "revert")
 REMEDIES = ("entropy", "kl", "supervised", "rewards")
 OBJECTIVES = ("bc", "iwm", "rollout_iwm")
+FORK_CHOICES = ("random", "entropy")
+GROUP_BASELINES = ("group_mean", "leave_one_out")
+"""Baselines over the rollouts of one task."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -198,6 +201,36 @@ class LimitConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ForkConfig:
+    """Which states are forked, and what turns are credited with at a fork."""
+
+    by: str = "random"
+    """How the states are chosen: "random", or by "entropy" those where the policy is
+    least sure of its action (ARPO, arXiv:2507.19849). The entropy of a token is
+    estimated by the negative log-probability of the tokens that were sampled in that
+    state, in the rollouts of its group."""
+    weight: float = 1.0
+    """w, in [0, 1]: a turn of a continuation is credited with w times its advantage
+    over the other continuations, plus 1 - w times that of its whole trajectory over the
+    group that it was forked from (PORTool, arXiv:2510.26020)."""
+    prefix_mean: bool = False
+    """Whether the turns before a fork are credited with the mean return of all
+    trajectories that share them, and not with that of their own rollout alone (ARPO,
+    PORTool)."""
+
+    def __post_init__(self):
+        if self.by not in FORK_CHOICES:
+            raise ValueError(f"by must be one of {FORK_CHOICES}, got {self.by!r}")
+        if not 0 <= self.weight <= 1:
+            raise ValueError(f"weight must be in [0, 1], got {self.weight}")
+
+    @property
+    def compares(self) -> bool:
+        """Whether advantages compare a fork with rollouts that it was forked from."""
+        return self.weight < 1 or self.prefix_mean
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class LoopConfig:
     """Number of updates, tasks and rollouts, and the settings of the parts."""
 
@@ -226,6 +259,7 @@ class LoopConfig:
     """What the pairs of a fork compare, where preferences are learnt from: all that
     follows its state, the "continuation", or its "first_action" alone, as in the
     step-level preferences of Agent Q (arXiv:2408.07199)."""
+    fork: ForkConfig = ForkConfig()
     keep_rollouts: int = 0
     """Rollouts of each update that are kept as episodes with every part of the reward,
     evenly spaced over the batch, in rollouts/ under the policy's name; `dreamgym show`
@@ -319,6 +353,7 @@ class LoopConfig:
 
     def _check_dead(self):
         """Refuse settings that would have no effect."""
+        self._check_forks()
         update, estimator = self.update, self.update.advantage_estimator
         no_ratio = update.surrogate.importance_level == "none"
         if self.replay.ratio and no_ratio and estimator != "success_filter":
@@ -339,6 +374,30 @@ class LoopConfig:
             raise ValueError(
                 "advantage_estimator = batch_mean compares rollouts with each other: "
                 "tasks_per_update times group_size must be >= 2, got 1"
+            )
+
+    def _check_forks(self):
+        """Refuse settings of forks that would have no effect."""
+        fork, estimator = self.fork, self.update.advantage_estimator
+        if not self.forks_per_update and fork != ForkConfig():
+            raise ValueError(
+                "fork says how states are forked, and forks_per_update is 0: set it to "
+                ">= 1, or leave fork out"
+            )
+        if fork.weight < 1 and estimator not in GROUP_BASELINES:
+            raise ValueError(
+                "fork.weight below 1 compares a fork with the group that it was forked "
+                f"from: advantage_estimator must be one of {GROUP_BASELINES}, got "
+                f"{estimator!r}"
+            )
+        comparable = (*GROUP_BASELINES, "batch_mean")
+        if fork.prefix_mean and (
+            self.update.credit != "turn" or estimator not in comparable
+        ):
+            raise ValueError(
+                "fork.prefix_mean is about returns of turns: update.credit must be "
+                f"turn and advantage_estimator one of {comparable}, got "
+                f"{self.update.credit} and {estimator!r}"
             )
 
     @property

@@ -20,7 +20,7 @@ from dreamgym.training.config import LoopConfig
 from dreamgym.training.limits import limit_metrics, multipliers
 from dreamgym.training.metrics import rollout_metrics
 from dreamgym.training.monitor import loss_weights, weight_metrics
-from dreamgym.training.rollouts import Rollouts
+from dreamgym.training.rollouts import Rollouts, forks_of
 from dreamgym.training.state import TrainingState, UpdateResult
 from dreamgym.training.turn_batch import TurnBatch
 from worldmodel.fitting.batches import Example
@@ -62,7 +62,8 @@ def learn(
     """
     # Not the loop's generator: what it drew before depends on resampling and forks.
     rng = np.random.default_rng((seed, state.update, 1))
-    batch = TurnBatch(rollouts.all, config)
+    forks = forks_of(rollouts, config.group_size) if config.fork.compares else ()
+    batch = TurnBatch(rollouts.all, config, forks)
 
     # 1. Weights of the loss terms: those that the last update ended with.
     # Read from the curve, which a checkpoint holds: a resumed run goes on with the same
@@ -160,7 +161,16 @@ def _advantages_without_critic(
         rewards, return_scale = batch.rewards(
             weights, updater, state.lessons, _known_scale(state, batch), limit_weights
         )
-        values, mask = grid.group_advantages(rewards, batch.state_numbers(), c, size)
+        fork = batch.config.fork
+        values, mask = grid.group_advantages(
+            rewards,
+            batch.state_numbers(),
+            c,
+            size,
+            batch.forks,
+            fork_weight=fork.weight,
+            prefix_mean=fork.prefix_mean,
+        )
     # `scale` is undone in the bound of theorem 1, which speaks of returns.
     scale = return_scale
     if c.normalize_advantages == "batch" and c.reads_rewards:

@@ -15,7 +15,7 @@ import numpy as np
 
 from curriculum import sampler
 from curriculum.pool import TaskPool, TaskQuota
-from dreamgym.agent.policy import Policy
+from dreamgym.agent.policy import Policy, Turn
 from dreamgym.agent.rollout import Trajectory, rollout
 from dreamgym.envs.base import LOW_CONFIDENCE
 from dreamgym.envs.vector import Snapshot, VectorEnv
@@ -25,6 +25,7 @@ from dreamgym.rewards.reward_function import (
     RewardedEpisode,
     with_rewards,
 )
+from dreamgym.rl.credit import Fork
 from dreamgym.training.config import LoopConfig
 from worldmodel.data.records import Episode, Task
 
@@ -190,26 +191,67 @@ def is_informative(group: Sequence[Trajectory]) -> bool:
 def fork_points(
     rows: Sequence[Trajectory], config: LoopConfig, rng: np.random.Generator
 ) -> list[Snapshot]:
-    """Return at most `forks_per_update` states to fork, drawn from informative groups.
+    """Return at most `forks_per_update` states to fork, taken from informative groups.
 
-    Each state counts once; the states in which rollouts begin are left out.
+    Each state counts once; the states in which rollouts begin are left out. They are
+    drawn at random, or are those of the largest entropy (ForkConfig.by).
     """
     if not config.forks_per_update:
         return []
     # In an informative group some decision on the way made the difference: there it is
     # worth comparing actions in one and the same state.
     unique: dict[tuple, Snapshot] = {}
+    turns: dict[tuple, list[Turn]] = {}
     for group in groups_of(rows, config.group_size):
         if is_informative(group):
-            states = [s for t in group for s in _states_on_the_way(t)]
-            unique |= {(s.task.id, s.past, s.state): s for s in states}
-    points = list(unique.values())
-    return [points[i] for i in rng.permutation(len(points))[: config.forks_per_update]]
+            for t in group:
+                for state, turn in zip(_states(t), t.turns, strict=True):
+                    if state.past != t.past:
+                        unique[key := _key(state)] = state
+                        turns.setdefault(key, []).append(turn)
+    keys = list(unique)
+    order = [keys[i] for i in rng.permutation(len(keys))]
+    if config.fork.by == "entropy":  # of equals those that were drawn first
+        order.sort(key=lambda key: -entropy_estimate(turns[key]))
+    return [unique[key] for key in order[: config.forks_per_update]]
 
 
-def _states_on_the_way(t: Trajectory) -> Iterator[Snapshot]:
+def entropy_estimate(turns: Sequence[Turn]) -> float:
+    """Return the mean of -log p over the sampled tokens of turns in one state.
+
+    Its expectation is the mean entropy of these tokens, in nats.
+    """
+    sampled = [
+        logp
+        for turn in turns
+        for logp, is_sampled in zip(turn.logp, turn.sampled, strict=True)
+        if is_sampled
+    ]
+    return -float(np.mean(sampled)) if sampled else 0.0
+
+
+def forks_of(rollouts: Rollouts, size: int) -> list[Fork]:
+    """Return the forks of the rollouts, by numbers of `rollouts.all`."""
+    members: dict[tuple, list[int]] = {}
+    for number, t in enumerate(rollouts.started):
+        for state in _states(t):
+            members.setdefault(_key(state), []).append(number)
+    first, out = len(rollouts.started), []
+    for group in groups_of(rollouts.forked, size):
+        start = next(_states(group[0]))
+        continuations = tuple(range(first, first + len(group)))
+        out.append(Fork(tuple(members[_key(start)]), continuations, len(start.past)))
+        first += len(group)
+    return out
+
+
+def _key(state: Snapshot) -> tuple:
+    return state.task.id, state.past, state.state
+
+
+def _states(t: Trajectory) -> Iterator[Snapshot]:
+    """Yield the moment before each step of a trajectory."""
     past, states = t.past, t.past_states
     for step in t.episode.transitions:
-        if past != t.past:
-            yield Snapshot(t.episode.task, past, step.state, states)
+        yield Snapshot(t.episode.task, past, step.state, states)
         past, states = (*past, step.action), (*states, step.state)

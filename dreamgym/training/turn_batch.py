@@ -13,7 +13,7 @@ from curriculum.lesson_tracker import LessonTracker
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.base import LOW_CONFIDENCE
 from dreamgym.rl.config import LossWeights
-from dreamgym.rl.credit import TurnGrid
+from dreamgym.rl.credit import Fork, TurnGrid
 from dreamgym.rl.update import Updater
 from dreamgym.training.config import LoopConfig
 from dreamgym.training.limits import step_cost
@@ -34,11 +34,17 @@ class TurnBatch:
     `fork_preference` says; `sampled_tokens` is the number of tokens that the policy
     sampled in them. `success` is true for successful episodes, `scored` where the
     outcome is known and the episode enters the update, and `aborted` where the rollout
-    was ended for low confidence of the experience model.
+    was ended for low confidence of the experience model. `forks` say which of them
+    begin on the way of others.
     """
 
-    def __init__(self, trajectories: Sequence[Trajectory], config: LoopConfig):
-        self.trajectories, self.config = trajectories, config
+    def __init__(
+        self,
+        trajectories: Sequence[Trajectory],
+        config: LoopConfig,
+        forks: Sequence[Fork] = (),
+    ):
+        self.trajectories, self.config, self.forks = trajectories, config, forks
         self.length = np.array([len(t.turns) for t in trajectories])
         first_action = config.fork_preference == "first_action"
         self._compares_first_action = [

@@ -1,9 +1,10 @@
 """Credit of turns in the shape of episodes, by hand."""
 
 import numpy as np
+import pytest
 
 from dreamgym.rl.config import CriticConfig, SurrogateConfig, UpdateConfig
-from dreamgym.rl.credit import TurnGrid
+from dreamgym.rl.credit import Fork, TurnGrid
 
 
 def grid(length, scored=None, cut=None):
@@ -137,3 +138,104 @@ def test_a_pair_prefers_the_won_episode_by_how_wrong_the_policy_still_is():
             [1.0, 1.0, 0.0], won, written, config, 2
         )
         assert not use.any()
+
+
+# A wins at its third turn, B does not; C and D continue from where A was after one.
+FORK = Fork(members=(0,), continuations=(2, 3), depth=1)
+A, B = [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]
+
+
+def forked(c, d, forks=(FORK,), discount=1.0, scored=None, **settings):
+    """Advantages and signals of the turns of A, B, C and D."""
+    more = {k: settings.pop(k) for k in ("fork_weight", "prefix_mean") if k in settings}
+    rewards = [*A, *B, *c, *d]
+    lengths = [3, 3, len(c), len(d)]
+    config = UpdateConfig(discount=discount, **settings)
+    states = np.arange(len(rewards))
+    values, mask = grid(lengths, scored).group_advantages(
+        rewards, states, config, 2, forks, **more
+    )
+    ends = np.cumsum(lengths)[:-1]
+    return np.split(values, ends), np.split(mask, ends)
+
+
+def test_a_fork_is_compared_with_its_siblings_and_with_the_group_it_left():
+    # C wins and D does not. Over its sibling C has 1 - 1/2; over the group, which it
+    # joins, 1 - (1 + 0 + 1) / 3, and D has 0 - (1 + 0 + 0) / 3.
+    (a, _, c, d), _ = forked([0.0, 1.0], [0.0, 0.0], fork_weight=0.25)
+    np.testing.assert_allclose(c, [0.25 * 0.5 + 0.75 / 3] * 2, rtol=1e-6)
+    np.testing.assert_allclose(d, [-0.25 * 0.5 - 0.75 / 3] * 2, rtol=1e-6)
+    np.testing.assert_allclose(a, [0.5] * 3)  # the group is compared as before
+
+
+def test_continuations_that_agree_still_differ_from_the_group():
+    _, (_, _, c, d) = forked([0.0, 1.0], [0.0, 1.0])
+    assert not c.any()
+    assert not d.any()
+    (_, _, c, d), (_, _, used, _) = forked([0.0, 1.0], [0.0, 1.0], fork_weight=0.5)
+    assert used.all()
+    np.testing.assert_allclose([c, d], np.full((2, 2), 0.5 / 3), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "want"),
+    [
+        # A and B alone are the others, whatever the sibling wins: 1 - 1/2.
+        ({"advantage_estimator": "leave_one_out"}, 0.5),
+        # Outcomes of whole trajectories: 1 and 0 and 1, as the turns before count.
+        ({"credit": "episode"}, 1 / 3),
+        ({"credit": "turn_and_episode"}, 2 / 3),
+        # Divided by the standard deviation of 1, 0, 1, which is sqrt(2) / 3.
+        ({"normalize_advantages": "group"}, 1 / 2**0.5),
+    ],
+)
+def test_the_group_is_compared_with_as_the_settings_say(settings, want):
+    (_, _, c, _), _ = forked([0.0, 1.0], [0.0, 1.0], fork_weight=0.0, **settings)
+    np.testing.assert_allclose(c, [want] * 2, rtol=1e-5)
+
+
+def test_what_is_not_scored_joins_no_comparison():
+    (*_, c, _), (*_, c_used, d_used) = forked(
+        [0.0, 1.0], [0.0, 9.0], fork_weight=0.0, scored=[True, False, True, False]
+    )
+    np.testing.assert_allclose(c, [0.0, 0.0])  # A won, too
+    assert not c_used.any()
+    assert not d_used.any()
+    (a, *_), _ = forked(
+        [0.0, 0.0], [0.0, 9.0], prefix_mean=True, scored=[True, True, True, False]
+    )
+    np.testing.assert_allclose(a[0], 0.25)  # (1 + 0) / 2, less the mean with B
+
+
+def test_a_longer_continuation_is_compared_as_far_as_the_group_goes():
+    (*_, c, _), _ = forked([0.0, 0.0, 0.0, 1.0], [0.0], fork_weight=0.0)
+    # At its third and fourth turn it is alone.
+    np.testing.assert_allclose(c, [1 / 3, 1 / 3, 0.0, 0.0], rtol=1e-6)
+
+
+def test_turns_before_a_fork_have_the_mean_return_of_what_shares_them():
+    # With discount 1/2 the returns after A's first turn are 1/2, C's 1/2 and D's 0:
+    # that turn has half of their mean, 1/6. Less the mean with B's 0: 1/12.
+    (a, b, _, _), _ = forked([0.0, 1.0], [0.0, 0.0], discount=0.5, prefix_mean=True)
+    np.testing.assert_allclose(a, [1 / 12, 0.25, 0.5], rtol=1e-6)
+    np.testing.assert_allclose(b, [-1 / 12, -0.25, -0.5], rtol=1e-6)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_forks_behind_one_another_are_a_tree(order):
+    both = (
+        Fork(members=(0,), continuations=(2, 3), depth=1),
+        Fork(members=(0,), continuations=(4, 5), depth=2),
+    )
+    rewards = [*A, *B, *[0.0, 1.0], *[0.0, 1.0], 0.0, 0.0]
+    values, _ = grid([3, 3, 2, 2, 1, 1]).group_advantages(
+        rewards,
+        np.arange(12),
+        UpdateConfig(discount=1.0),
+        2,
+        [both[i] for i in order],
+        prefix_mean=True,
+    )
+    # After A's second turn the mean is (1 + 0 + 0) / 3, after its first
+    # (1/3 + 1 + 1) / 3; each is compared with B's 0.
+    np.testing.assert_allclose(values[:3], [7 / 18, 1 / 6, 0.5], rtol=1e-6)

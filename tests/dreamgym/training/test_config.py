@@ -8,7 +8,12 @@ from dreamgym.config.stages import TrainConfig
 from dreamgym.rewards.config import RewardConfig
 from dreamgym.rl.config import KLPenaltyConfig, SurrogateConfig, UpdateConfig
 from dreamgym.run.directory import Run
-from dreamgym.training.config import LoopConfig, MonitorConfig, ReplayConfig
+from dreamgym.training.config import (
+    ForkConfig,
+    LoopConfig,
+    MonitorConfig,
+    ReplayConfig,
+)
 
 DPO = UpdateConfig(
     advantage_estimator="preference_pairs",
@@ -50,6 +55,26 @@ DPO = UpdateConfig(
             {"fork_preference": "first_action", "update": DPO},
             "fork_preference is about pairs of forks",
         ),
+        (
+            {"fork": ForkConfig(by="entropy")},
+            "forks_per_update is 0: set it to >= 1, or leave fork out",
+        ),
+        (
+            {
+                "forks_per_update": 2,
+                "fork": ForkConfig(weight=0.5),
+                "update": UpdateConfig(advantage_estimator="gae"),
+            },
+            "fork.weight below 1 compares .* one of .'group_mean', .* got 'gae'",
+        ),
+        (
+            {
+                "forks_per_update": 2,
+                "fork": ForkConfig(prefix_mean=True),
+                "update": UpdateConfig(credit="episode"),
+            },
+            "update.credit must be turn .* got episode and 'group_mean'",
+        ),
     ],
 )
 def test_bad_settings_are_refused_by_name(settings, message):
@@ -62,6 +87,10 @@ def test_bad_settings_are_refused_by_name(settings, message):
             update=UpdateConfig(advantage_estimator="gae"),
         )
     assert LoopConfig(group_size=1, update=UpdateConfig(advantage_estimator="gae"))
+    with pytest.raises(ValueError, match=r"by must be one of .* got 'surprise'"):
+        ForkConfig(by="surprise")
+    with pytest.raises(ValueError, match=r"weight must be in \[0, 1\], got 1.5"):
+        ForkConfig(weight=1.5)
 
 
 @pytest.mark.parametrize(

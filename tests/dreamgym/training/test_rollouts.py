@@ -16,10 +16,12 @@ from dreamgym.rewards.reward_function import NO_OUTCOME, RewardFunction
 from dreamgym.rl.config import SurrogateConfig
 from dreamgym.rl.update import Updater
 from dreamgym.training import learn as learning
+from dreamgym.training.config import ForkConfig
 from dreamgym.training.rollouts import (
     Rollouts,
     collect_rollouts,
     fork_points,
+    forks_of,
     groups_of,
     rescore,
 )
@@ -166,6 +168,89 @@ def test_preferences_of_forks_are_of_actions_in_one_state(update_calls, monkeypa
         forked=rollouts.forked,
     )
     assert len(update_calls.examples[-1]) > len(examples)
+
+
+def with_surprise(t, *nats):
+    """The trajectory with turns whose sampled tokens have -log p of so many nats."""
+    turns = [
+        turn._replace(logp=tuple(-x * sampled for sampled in turn.sampled))
+        for turn, x in zip(t.turns, nats, strict=True)
+    ]
+    return t._replace(turns=tuple(turns))
+
+
+def test_forks_begin_where_the_policy_is_least_sure():
+    task = doubles.task(0, 2, 4)
+    long = doubles.trajectory(task, ["go right", "go right", "take coin"])
+    lost = doubles.trajectory(task, ["go right", "go left", "go left"])
+    config = dataclasses.replace(
+        CONFIG, forks_per_update=1, fork=ForkConfig(by="entropy")
+    )
+
+    def chosen(config, *rows):
+        return {
+            fork_points(rows, config, np.random.default_rng(seed))[0].past
+            for seed in range(8)
+        }
+
+    # Both pass the second state, in which the mean of 5 and 1 nats is the largest. The
+    # first state is where they begin, and is no fork.
+    rows = with_surprise(long, 9.0, 5.0, 2.0), with_surprise(lost, 9.0, 1.0, 2.5)
+    assert chosen(config, *rows) == {("go right",)}
+    rows = with_surprise(long, 9.0, 3.0, 2.0), with_surprise(lost, 9.0, 1.0, 2.5)
+    assert chosen(config, *rows) == {("go right", "go left")}
+    # At random each of the three states is drawn, and so are equals.
+    random = dataclasses.replace(CONFIG, forks_per_update=1)
+    assert len(chosen(random, *rows)) == 3
+    rows = with_surprise(long, 1.0, 1.0, 1.0), with_surprise(lost, 1.0, 1.0, 1.0)
+    assert len(chosen(config, *rows)) == 3
+
+
+def test_forks_know_the_rollouts_that_they_leave():
+    coin = iter([True, False] * 100)
+
+    def fickle(task, past, state):
+        if len(past) == 1 and not next(coin):
+            return "take coin"
+        if len(past) > 1 and past[1] == "take coin":
+            return "go left"
+        return doubles.expert_rule(task, past, state)
+
+    result, _ = gathered(
+        doubles.Scripted(fickle),
+        [doubles.task(0, 1, 3), doubles.task(0, 2, 4)],
+        dataclasses.replace(CONFIG, forks_per_update=2),
+    )
+    forks = forks_of(result, CONFIG.group_size)
+    assert [f.continuations for f in forks] == [(4, 5), (6, 7)]
+    for fork in forks:
+        (start,) = {result.all[i].past for i in fork.continuations}
+        assert len(start) == fork.depth
+        for number, t in enumerate(result.started):
+            actions = tuple(x.action for x in t.episode.transitions)
+            same_task = t.episode.task == result.all[fork.continuations[0]].episode.task
+            passes = same_task and actions[: fork.depth] == start
+            assert (number in fork.members) == (passes and len(actions) > fork.depth)
+
+
+def test_what_a_fork_shows_reaches_the_update(update_calls):
+    task = doubles.task(0, 2, 4)
+    long = doubles.trajectory(task, ["go right", "go right", "take coin"])
+    lost = doubles.trajectory(task, ["go right", "go left", "go left"])
+    after = doubles.trajectory(doubles.task(1, 2, 4), WIN)
+    fork = after._replace(
+        episode=dataclasses.replace(after.episode, task=task), past=("go right",)
+    )
+    config = with_(
+        dataclasses.replace(CONFIG, forks_per_update=1, fork=ForkConfig(weight=0.5)),
+        discount=1.0,
+    )
+    learn([long, lost], config, forked=[fork, fork])
+    # Both continuations win: 1 - (1 + 0 + 1) / 3 over the group, and half of it counts.
+    advantages = [e.columns["advantage"] for e in update_calls.examples[-1]]
+    np.testing.assert_allclose(advantages[-4:], [1 / 6] * 4, rtol=1e-6)
+    learn([long, lost], with_(CONFIG, discount=1.0), forked=[fork, fork])
+    assert len(update_calls.examples[-1]) == len(advantages) - 4
 
 
 def test_a_fork_is_gone_on_from_with_its_past():
