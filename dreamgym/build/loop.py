@@ -224,13 +224,20 @@ def _parts(
     config: LoopConfig,
     experience: CachingExperienceModel | None,
 ) -> LoopParts:
-    """Return the parts of the loop that curriculum and auxiliary losses need."""
+    """Return the parts of the loop that need the run's files.
+
+    Raises:
+      RunError: rollouts begin in demonstrations, and no collected episode was won.
+    """
     parts = LoopParts(
         auxiliary=supervised(run, policy, config) if config.supervised else (),
         plan_lengths=plan_lengths(run) if progress.lessons is not None else {},
     )
     if experience is None:
         return parts
+    if config.demonstration_starts.share:
+        won = run_episodes.imitated_episodes(run)
+        parts = dataclasses.replace(parts, demonstrations=won)
     c, seed, propose = config.curriculum, run.config.seed, None
     if max_generated(
         c, config.tasks_per_update

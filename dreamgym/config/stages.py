@@ -341,10 +341,11 @@ class TrainConfig(LoopConfig):
             raise ValueError(
                 f"environment must be one of {ENVIRONMENTS}, got {self.environment!r}"
             )
-        if self.environment == "real" and self.forks_per_update:
+        if self.environment == "real" and self.goes_back:
             raise ValueError(
-                "environment = real cannot go back to a state: forks_per_update must "
-                f"be 0, got {self.forks_per_update}"
+                "environment = real cannot go back to a state: forks_per_update and "
+                "demonstration_starts.share must be 0, got "
+                f"{self.forks_per_update} and {self.demonstration_starts.share}"
             )
 
 
@@ -405,10 +406,12 @@ class TransferConfig(LoopConfig):
                 f"real_transitions must be >= 0, got {self.real_transitions}"
             )
         probes = self.monitor.real_eval_every
-        if self.forks_per_update or probes or self.max_transitions:
+        if self.goes_back or probes or self.max_transitions:
             raise ValueError(
-                "forks_per_update and monitor.real_eval_every must be 0 (the real "
-                "environment cannot go back, and its rollouts are real already), and "
-                "max_transitions too (real_transitions is that); got "
-                f"{self.forks_per_update}, {probes} and {self.max_transitions}"
+                "forks_per_update, demonstration_starts.share and "
+                "monitor.real_eval_every must be 0 (the real environment cannot go "
+                "back, and its rollouts are real already), and max_transitions too "
+                f"(real_transitions is that); got {self.forks_per_update}, "
+                f"{self.demonstration_starts.share}, {probes} and "
+                f"{self.max_transitions}"
             )

@@ -91,16 +91,17 @@ class TurnGrid:
         """
         groups = (len(self._length) // size, size, -1)
         mask = (self._mask & self._scored[:, None]).reshape(groups)
-        own, numbers = self._rows(rewards), self._rows(states).astype(int)
-        shared = own
+        reward_rows = self._rows(rewards)
+        state_rows = self._rows(states).astype(int)
+        shared = reward_rows
         if prefix_mean:
-            shared = self._with_prefix_means(own, forks, config.discount)
+            shared = self._with_prefix_means(shared, forks, config.discount)
         shape = self._mask.shape
         advantages = _compare(
-            shared.reshape(groups), mask, numbers.reshape(groups), config
+            shared.reshape(groups), mask, state_rows.reshape(groups), config
         ).reshape(shape)
         for fork in forks if fork_weight < 1 else ():
-            over_group = self._over_group(fork, own, numbers, config, size)
+            over_group = self._over_group(fork, reward_rows, state_rows, config, size)
             rows = list(fork.continuations)
             advantages[rows] *= fork_weight
             advantages[rows] += (1 - fork_weight) * over_group

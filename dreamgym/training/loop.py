@@ -49,16 +49,20 @@ def train(
     the number of the update, the rollouts that ended and all of them.
 
     Raises:
-      ValueError: forks in an environment that cannot be set back to a state.
+      ValueError: forks, or starts in demonstrations, in an environment that cannot be
+        set back to a state, or such starts without demonstrations.
       FloatingPointError: a loss that is not finite, where updates are not reverted.
     """
     parts = LoopParts() if parts is None else parts
     if budget is None and config.max_transitions:
         budget = config.max_transitions
-    if config.forks_per_update and as_restorable(envs) is None:
+    if config.goes_back and as_restorable(envs) is None:
         raise ValueError(
-            "forks need an environment that can go back, which only the dream can"
+            "forks and starts in demonstrations need an environment that can go back, "
+            "which only the dream can"
         )
+    if config.demonstration_starts.share and not parts.demonstrations:
+        raise ValueError("starts in demonstrations need demonstrations, got none")
     recovery, max_steps = Recovery(config), envs.max_steps
     try:
         while count := _task_count(state, config, budget, parts, max_steps):
@@ -83,6 +87,7 @@ def train(
                 rng=rng,
                 source=f"update{state.update}",
                 mixture=batch.mixture,
+                demonstration_starts=batch.demonstration_starts,
                 max_groups=lambda: _affordable_groups(config, parts, max_steps),
                 show=_with_update_number(show, state.update),
             )

@@ -36,18 +36,20 @@ ScoreEpisodes = Callable[[Sequence[Episode], Pasts], Sequence[RewardedEpisode]]
 class Rollouts(NamedTuple):
     """The rollouts of an update, in consecutive groups of `group_size`.
 
-    `started` begin where their task begins, `forked` in a state on the way.
+    `started` begin where their task begins, `forked` in a state on the way, and
+    `from_demonstrations` in a state of a demonstration.
     `reward_metrics` says where their rewards come from, once they are rescored.
     """
 
     started: list[Trajectory]
     forked: list[Trajectory]
     reward_metrics: Mapping[str, float] = MappingProxyType({})
+    from_demonstrations: Sequence[Trajectory] = ()
 
     @property
     def all(self) -> list[Trajectory]:
-        """The started and the forked rollouts, in this order."""
-        return [*self.started, *self.forked]
+        """The started, the forked and the other rollouts, in this order."""
+        return [*self.started, *self.forked, *self.from_demonstrations]
 
 
 def collect_rollouts(
@@ -61,6 +63,7 @@ def collect_rollouts(
     rng: np.random.Generator,
     source: str,
     mixture: Sequence[TaskQuota] = (),
+    demonstration_starts: Sequence[Snapshot] = (),
     max_groups: Callable[[], int] = lambda: sys.maxsize,
     show: Callable[[int, int], None] | None = None,
 ) -> Rollouts:
@@ -68,8 +71,9 @@ def collect_rollouts(
 
     Each uninformative group is followed by a group of another task of the same
     `mixture`, in at most `config.max_resample_rounds` rounds (dynamic sampling,
-    arXiv:2503.14476), as far as `max_groups` more may be rolled out. `source` names the
-    episodes' origin in their records.
+    arXiv:2503.14476), as far as `max_groups` more may be rolled out. A group begins in
+    each of the `demonstration_starts`. `source` names the episodes' origin in their
+    records.
     """
     size = config.group_size
 
@@ -107,7 +111,15 @@ def collect_rollouts(
         started = [*started, *last_round]
     starts = fork_points(started, config, rng)
     forked = collect(starts, "-fork", jax.random.fold_in(key, 0)) if starts else []
-    return Rollouts(started, forked)
+    if not demonstration_starts:
+        return Rollouts(started, forked)
+    # Rounds of other tasks have the numbers before this one.
+    start_key = jax.random.fold_in(key, config.max_resample_rounds + 1)
+    return Rollouts(
+        started,
+        forked,
+        from_demonstrations=collect(demonstration_starts, "-demonstration", start_key),
+    )
 
 
 def rescore(
@@ -149,8 +161,14 @@ def rescore(
             t.episode, _with_token_cost(episode_score, t, token_cost)
         )
         trajectories[i] = t._replace(episode=episode, error=error)
-    count = len(rollouts.started)
-    return Rollouts(trajectories[:count], trajectories[count:], _reward_metrics(scores))
+    first = len(rollouts.started)
+    second = first + len(rollouts.forked)
+    return Rollouts(
+        trajectories[:first],
+        trajectories[first:second],
+        _reward_metrics(scores),
+        trajectories[second:],
+    )
 
 
 def _with_token_cost(

@@ -14,7 +14,7 @@ from dreamgym.rewards.reward_model_refit import RewardModelRefit
 from dreamgym.rl.critic import Critic
 from dreamgym.training.monitor import best_row
 from dreamgym.training.rollouts import ScoreEpisodes
-from worldmodel.data.records import Task
+from worldmodel.data.records import Episode, Task
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.learner import TrainState
 
@@ -103,9 +103,10 @@ class LoopParts:
     training. `score` replaces the rewards that the policy learns from; the recorder
     still sees the environment's. `reward_refit` refits the reward model that `score`
     uses; the state holds its weights. `plan_lengths` are lengths of known plans by task
-    id, for the lessons of the curriculum. `steps_left` returns how many steps of the
-    real environment rollouts may still take; training ends where they do not suffice
-    for a group.
+    id, for the lessons of the curriculum. `demonstrations` are won episodes, in which
+    some rollouts begin (DemonstrationStartsConfig). `steps_left` returns how many steps
+    of the real environment rollouts may still take; training ends where they do not
+    suffice for a group.
     """
 
     propose: generator.Proposer | None = None
@@ -117,4 +118,5 @@ class LoopParts:
     score: ScoreEpisodes | None = None
     reward_refit: RewardModelRefit | None = None
     plan_lengths: Mapping[str, float | int] = dataclasses.field(default_factory=dict)
+    demonstrations: Sequence[Episode] = ()
     steps_left: Callable[[], int] | None = None

@@ -14,19 +14,30 @@ from curriculum.lesson_tracker import step_limit
 from curriculum.pool import TaskQuota
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory
+from dreamgym.envs.vector import Snapshot
 from dreamgym.training.config import LoopConfig
+from dreamgym.training.demonstration_starts import (
+    DISTANCE,
+    draw_starts,
+    next_distance,
+    success_metric,
+)
 from dreamgym.training.rollouts import Rollouts, groups_of
 from dreamgym.training.state import LoopParts, TrainingState
 from worldmodel.data.records import Task
 
 
 class TaskBatch(NamedTuple):
-    """The tasks of an update, the mixture they were drawn by, and their step limit."""
+    """The tasks of an update, the mixture they were drawn by, and their step limit.
+
+    `demonstration_starts` are states in which further groups begin.
+    """
 
     tasks: list[Task]
     mixture: Sequence[TaskQuota]
     step_limit: int
     metrics: dict[str, float]
+    demonstration_starts: Sequence[Snapshot] = ()
 
 
 def choose_tasks(
@@ -40,6 +51,7 @@ def choose_tasks(
 ) -> TaskBatch:
     """Return `count` tasks of an update, drawn from the pool by value.
 
+    States of demonstrations take the place of some of them, if the settings say so.
     Invented tasks join the pool before the draw. `max_steps` is the run's step limit,
     below which a schedule may stay; `policy` is what the feasibility filter plays.
     """
@@ -48,9 +60,12 @@ def choose_tasks(
     mixture: Sequence[TaskQuota] = ()
     if state.lessons is not None:
         mixture = state.lessons.task_mixture(state.pool, parts.plan_lengths)
+    starts, start_metrics = _demonstration_starts(
+        state, config, parts, rng, count, limit
+    )
     tasks = sampler.sample(
         state.pool,
-        count,
+        count - len(starts),
         config.curriculum,
         rng,
         task_mixture=mixture,
@@ -61,7 +76,7 @@ def choose_tasks(
         "tasks/generated_share": float(np.mean(generated)),
         "step_limit": float(limit),
     }
-    return TaskBatch(tasks, mixture, limit, metrics)
+    return TaskBatch(tasks, mixture, limit, metrics | start_metrics, starts)
 
 
 def record_outcomes(
@@ -70,7 +85,8 @@ def record_outcomes(
     """Record the outcomes in the pool and in the lessons; return the metrics of both.
 
     Task values follow the environment's success, whatever the rewards are. A fork does
-    not begin where its task begins, so it says nothing about the task.
+    not begin where its task begins, so it says nothing about the task; nor does a
+    rollout that begins in a demonstration.
     """
     successes = group_successes(rollouts.started, config.group_size)
     state.pool.record_batch(successes, state.update)
@@ -78,6 +94,7 @@ def record_outcomes(
         "update": state.update + 1,
         "transitions": state.transitions,
         **_lesson_metrics(state, rollouts.started, config.group_size, parts),
+        **success_metric(rollouts.from_demonstrations),
     }
 
 
@@ -115,6 +132,26 @@ def _propose_tasks(
         feasible=parts.feasibility,
         name=c.generator,
     )
+
+
+def _demonstration_starts(
+    state: TrainingState,
+    config: LoopConfig,
+    parts: LoopParts,
+    rng: np.random.Generator,
+    count: int,
+    max_steps: int,
+) -> tuple[list[Snapshot], dict[str, float]]:
+    """Return the starts in demonstrations of this update, and their distance."""
+    starts = config.demonstration_starts
+    if not starts.share:
+        return [], {}
+    longest = max(len(e.transitions) for e in parts.demonstrations)
+    distance = next_distance(state.curve[-1] if state.curve else {}, starts, longest)
+    drawn = draw_starts(
+        parts.demonstrations, distance, starts.groups(count), max_steps, rng
+    )
+    return drawn, {DISTANCE: float(distance)}
 
 
 def _step_limit(state: TrainingState, max_steps: int, config: LoopConfig) -> int:

@@ -20,7 +20,13 @@ from dreamgym.run.view import StageView
 from dreamgym.stages.policies import train
 from dreamgym.stages.table import STAGES
 from dreamgym.training import TrainingState
-from dreamgym.training.config import AuxiliaryConfig, MonitorConfig, ReplayConfig
+from dreamgym.training.config import (
+    AuxiliaryConfig,
+    ForkConfig,
+    MonitorConfig,
+    ReplayConfig,
+)
+from dreamgym.training.demonstration_starts import DemonstrationStartsConfig
 from tests import doubles
 from tests.dreamgym.stages.policies.test_train import (
     LOOP,
@@ -40,6 +46,8 @@ ALL = dataclasses.replace(
     updates=2,
     max_resample_rounds=1,
     forks_per_update=2,
+    fork=ForkConfig(by="entropy", weight=0.5, prefix_mean=True),
+    demonstration_starts=DemonstrationStartsConfig(share=0.3),
     replay=ReplayConfig(ratio=0.5),
     monitor=MonitorConfig(
         max_length_ratio=0.1,
@@ -70,6 +78,7 @@ def test_an_interrupted_loop_with_all_of_it_goes_on_bit_for_bit(
     assert 0.0 <= numbers["accepted_model"] <= 1.0
     assert whole.curve[1]["entropy_weight"] == 1e-3
     assert sum(row.get("forks", 0) for row in whole.curve) > 0
+    assert all("demonstration_success" in row for row in whole.curve)
     run, _, go = start(tmp_path / "two", ALL, probe=lambda _: {"real_success": 0.5})
     episodes(run)
     stop_after(1, go, monkeypatch)
@@ -184,6 +193,21 @@ def episodes(run):
     dev = [doubles.expert(t) for t in doubles.tasks("dev")[:2]]
     write_episodes(run.path("dev.jsonl"), dev)
     return some
+
+
+def test_rollouts_begin_in_what_the_run_won(tmp_path):
+    starts = DemonstrationStartsConfig(share=0.5)
+    config = dataclasses.replace(LOOP, updates=2, demonstration_starts=starts)
+    run, _, go = start(tmp_path, config)
+    lost = [doubles.episode(t, ["take nothing"]) for t in TASKS]
+    episodes(run)
+    write_episodes(run.path("episodes.jsonl"), lost)
+    with pytest.raises(RunError, match="no successful episode"):
+        go()
+    episodes(run)
+    _, state = go()
+    assert state.curve[0]["demonstration_distance"] == 1.0
+    assert state.curve[0]["demonstration_success"] > 0.0
 
 
 def test_the_same_loop_runs_in_the_real_environment(tmp_path):

@@ -14,6 +14,7 @@ from dreamgym.training.config import (
     MonitorConfig,
     ReplayConfig,
 )
+from dreamgym.training.demonstration_starts import DemonstrationStartsConfig
 
 DPO = UpdateConfig(
     advantage_estimator="preference_pairs",
@@ -56,6 +57,17 @@ DPO = UpdateConfig(
             "fork_preference is about pairs of forks",
         ),
         (
+            {"demonstration_starts": DemonstrationStartsConfig(distance=2)},
+            "demonstration_starts.share is 0",
+        ),
+        (
+            {
+                "tasks_per_update": 1,
+                "demonstration_starts": DemonstrationStartsConfig(share=0.5),
+            },
+            "tasks_per_update must be >= 2, got 1",
+        ),
+        (
             {"fork": ForkConfig(by="entropy")},
             "forks_per_update is 0: set it to >= 1, or leave fork out",
         ),
@@ -91,6 +103,19 @@ def test_bad_settings_are_refused_by_name(settings, message):
         ForkConfig(by="surprise")
     with pytest.raises(ValueError, match=r"weight must be in \[0, 1\], got 1.5"):
         ForkConfig(weight=1.5)
+    with pytest.raises(ValueError, match=r"share must be in \[0, 1\), got 1.0"):
+        DemonstrationStartsConfig(share=1.0)
+    with pytest.raises(ValueError, match="distance must be >= 1, got 0"):
+        DemonstrationStartsConfig(distance=0)
+    with pytest.raises(ValueError, match=r"shrink_below <= grow_above .* got 0.6 and"):
+        DemonstrationStartsConfig(shrink_below=0.6)
+    with pytest.raises(
+        ValueError, match=r"demonstration_starts.share must be 0, got 0 a"
+    ):
+        TrainConfig(
+            environment="real",
+            demonstration_starts=DemonstrationStartsConfig(share=0.5),
+        )
 
 
 @pytest.mark.parametrize(
