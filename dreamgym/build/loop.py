@@ -27,6 +27,7 @@ from dreamgym.envs.base import LOW_CONFIDENCE
 from dreamgym.envs.vector import VectorEnv
 from dreamgym.evaluation.dream_check import dev_metrics
 from dreamgym.rewards.config import RewardConfig
+from dreamgym.rewards.novelty import NoveltyReward
 from dreamgym.rewards.reward_model_refit import RewardModelRefit
 from dreamgym.rl.critic import Critic
 from dreamgym.rl.update import Updater
@@ -214,7 +215,16 @@ def _initial_state(
         None if critic is None else critic.init(),
         lessons=lesson_tracker_for(config.curriculum, config.reward.tools.match),
         best=updater.learner.init() if keep_best else None,
+        novelty=_novelty(run, config),
     )
+
+
+def _novelty(run: Run, config: LoopConfig) -> NoveltyReward | None:
+    """Return the reward of novel states, which knows the collected ones, or None."""
+    novelty = config.reward.novelty
+    if not novelty.weight:
+        return None
+    return NoveltyReward(novelty, run_episodes.read(run)[0])
 
 
 def _parts(

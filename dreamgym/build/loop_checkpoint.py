@@ -131,6 +131,7 @@ class LoopCheckpoint:
             "lessons": None if progress.lessons is None else progress.lessons.to_json(),
             "replay": [_plain(e) for e in progress.replay],
             "stop_reason": progress.stop_reason,
+            "novelty": None if progress.novelty is None else progress.novelty.state(),
         }
         if progress.reward_model is not None:
             host[REWARD_MODEL] = progress.reward_model.mean_score
@@ -189,6 +190,8 @@ class LoopCheckpoint:
         start.pool.load(host["pool"])
         if start.lessons is not None:
             start.lessons.load(host["lessons"])
+        if start.novelty is not None:
+            start.novelty.load(host["novelty"])
         additions = self._additions.first(host["memory_additions"])
         if self._experience is not None:
             self._experience.add_to_memory(
@@ -206,6 +209,7 @@ class LoopCheckpoint:
             host["stop_reason"],
             states.get("best"),
             None if params is None else RewardModelWeights(params, host[REWARD_MODEL]),
+            start.novelty,
         )
 
 

@@ -248,6 +248,33 @@ class CostConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class NoveltyConfig:
+    """The reward of states that were seldom seen in the run, in the real environment.
+
+    The first visit of a state in an episode is paid weight / sqrt(count), as the
+    component novelty. The count is of the episodes that reached the state, of the
+    collected ones and of all rollouts so far.
+    """
+
+    weight: float = 0.0
+    """The reward of a state that no other episode reached; 0 pays none. Only real
+    rollouts are paid: a dream would be paid for the states that it invents."""
+    numbers: bool = False
+    """Whether numbers tell states apart, as coordinates do. Without them a screen that
+    shows ever new numbers is no novelty; words that no two of the collected episodes
+    hold never tell states apart."""
+
+    def __post_init__(self):
+        if not (self.weight >= 0 and math.isfinite(self.weight)):
+            raise ValueError(f"weight must be >= 0 and finite, got {self.weight}")
+        if self.numbers and not self.weight:
+            raise ValueError(
+                "numbers says which states are novel, and weight is 0: set it above 0, "
+                "or leave numbers out"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RewardConfig:
     """The reward of a step: w outcome + (1 - w) process, by named component."""
 
@@ -270,6 +297,7 @@ class RewardConfig:
     """Weights of single components, each as a table: name, weight. The first that fits
     a component counts."""
     cost: CostConfig = CostConfig()
+    novelty: NoveltyConfig = NoveltyConfig()
     milestones: tuple[MilestoneConfig, ...] = ()
     """Intermediate goals, each as a table: name, pattern, weight, search_in."""
     tools: ToolConfig = ToolConfig()
@@ -314,7 +342,8 @@ class RewardConfig:
     def dense(self) -> bool:
         """Whether steps have process rewards other than those of the environment."""
         models = {"reward_model", "judge"} & set(self.sources)
-        return bool(models or self.milestones) or self.tools.enabled
+        others = self.tools.enabled or self.novelty.weight > 0
+        return bool(models or self.milestones) or others
 
     def dead(self) -> str | None:
         """Return why a setting would have no effect, None where every setting has one.

@@ -20,7 +20,12 @@ from dreamgym.training.config import LoopConfig
 from dreamgym.training.learn import learn
 from dreamgym.training.monitor import real_eval_due
 from dreamgym.training.recovery import Recovery
-from dreamgym.training.rollouts import Rollouts, collect_rollouts, rescore
+from dreamgym.training.rollouts import (
+    Rollouts,
+    collect_rollouts,
+    rescore,
+    with_novelty,
+)
 from dreamgym.training.selection import destroyed_families
 from dreamgym.training.state import LoopParts, Recorder, TrainingState, UpdateResult
 from dreamgym.training.tasks import choose_tasks, record_outcomes
@@ -96,6 +101,8 @@ def train(
             # 3. Score them, where the rewards are not the environment's.
             _load_reward_model(state, parts)
             rescored = rescore(rollouts, parts.score, config.reward.cost.token)
+            if state.novelty is not None:
+                rescored = with_novelty(rescored, state.novelty)
 
             # 4. Update the policy. The snapshot comes first, because the update
             # donates the buffers of the state.

@@ -4,6 +4,7 @@ tasks -> a group of rollouts for each -> further tasks where the rollouts of a g
 alike -> forks of states on the way -> rewards from other sources, where they are set.
 """
 
+import dataclasses
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from dreamgym.agent.policy import Policy, Turn
 from dreamgym.agent.rollout import Trajectory, rollout
 from dreamgym.envs.base import LOW_CONFIDENCE
 from dreamgym.envs.vector import Snapshot, VectorEnv
+from dreamgym.rewards.novelty import COMPONENT, NoveltyReward
 from dreamgym.rewards.reward_function import (
     NO_OUTCOME,
     Pasts,
@@ -161,12 +163,41 @@ def rescore(
             t.episode, _with_token_cost(episode_score, t, token_cost)
         )
         trajectories[i] = t._replace(episode=episode, error=error)
+    return _replaced(rollouts, trajectories, _reward_metrics(scores))
+
+
+def with_novelty(rollouts: Rollouts, novelty: NoveltyReward) -> Rollouts:
+    """Return the rollouts with what novel states pay, and count their states.
+
+    Rollouts that are not scored count, too: what they saw was seen. The metric is the
+    mean sum over an episode (`reward/novelty`).
+    """
+    trajectories = rollouts.all
+    pay = novelty.reward([t.episode for t in trajectories])
+    for i, (t, amounts) in enumerate(zip(trajectories, pay, strict=True)):
+        steps = tuple(
+            dataclasses.replace(step, rewards={**step.rewards, COMPONENT: amount})
+            for step, amount in zip(t.episode.transitions, amounts, strict=True)
+        )
+        episode = dataclasses.replace(t.episode, transitions=steps)
+        trajectories[i] = t._replace(episode=episode)
+    mean = sum(map(sum, pay)) / max(len(pay), 1)
+    metrics = {**rollouts.reward_metrics, f"reward/{COMPONENT}": mean}
+    return _replaced(rollouts, trajectories, metrics)
+
+
+def _replaced(
+    rollouts: Rollouts,
+    trajectories: Sequence[Trajectory],
+    reward_metrics: Mapping[str, float],
+) -> Rollouts:
+    """Return the rollouts with others in their place, in the order of `all`."""
     first = len(rollouts.started)
     second = first + len(rollouts.forked)
     return Rollouts(
-        trajectories[:first],
-        trajectories[first:second],
-        _reward_metrics(scores),
+        list(trajectories[:first]),
+        list(trajectories[first:second]),
+        reward_metrics,
         trajectories[second:],
     )
 

@@ -9,6 +9,7 @@ from curriculum.lesson_tracker import LessonTracker
 from curriculum.pool import TaskPool
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory
+from dreamgym.rewards.novelty import NoveltyReward
 from dreamgym.rewards.reward_model import RewardModelWeights
 from dreamgym.rewards.reward_model_refit import RewardModelRefit
 from dreamgym.rl.critic import Critic
@@ -28,7 +29,8 @@ class TrainingState(NamedTuple):
     any. `stop_reason` says why training ended before its last update, and is empty
     otherwise. `best` is the policy that did best on real dev games, where it is kept
     (monitor.py): the initial policy until games were played. `reward_model` are the
-    weights of the reward model, where the loop refits it.
+    weights of the reward model, where the loop refits it; `novelty` holds the counts of
+    the states that were seen, where novel ones are paid.
     """
 
     update: int
@@ -42,6 +44,7 @@ class TrainingState(NamedTuple):
     stop_reason: str = ""
     best: TrainState | None = None
     reward_model: RewardModelWeights | None = None
+    novelty: NoveltyReward | None = None
 
     @property
     def result(self) -> TrainState:

@@ -13,7 +13,8 @@ from dreamgym.build.models import load_policy, save_policy
 from dreamgym.config.overrides import changed
 from dreamgym.config.presets import preset, with_algorithm
 from dreamgym.config.stages import UncertaintyConfig
-from dreamgym.rewards.config import JudgeConfig, RewardConfig
+from dreamgym.rewards.config import JudgeConfig, NoveltyConfig, RewardConfig
+from dreamgym.rewards.novelty import NoveltyReward
 from dreamgym.rl.config import ALGORITHMS, KLPenaltyConfig
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.view import StageView
@@ -208,6 +209,29 @@ def test_rollouts_begin_in_what_the_run_won(tmp_path):
     _, state = go()
     assert state.curve[0]["demonstration_distance"] == 1.0
     assert state.curve[0]["demonstration_success"] > 0.0
+
+
+def test_counts_of_states_go_on_after_an_interruption(tmp_path, monkeypatch):
+    reward = RewardConfig(novelty=NoveltyConfig(weight=0.5, numbers=True))
+    config = dataclasses.replace(LOOP, updates=2, environment="real", reward=reward)
+    run, _, go = start(tmp_path / "whole", config)
+    some = episodes(run)
+    policy, whole = go()
+    assert [row["reward/novelty"] > 0.0 for row in whole.curve] == [True, True]
+    counts, collected = (
+        whole.novelty.state(),
+        NoveltyReward(reward.novelty, some).state(),
+    )
+    assert all(counts[key] >= n for key, n in collected.items())
+    assert sum(counts.values()) > sum(collected.values())
+    run, _, go = start(tmp_path / "two", config)
+    episodes(run)
+    stop_after(1, go, monkeypatch)
+    *_, again = start(tmp_path / "two", config)
+    other, progress = again()
+    assert progress.novelty.state() == counts
+    assert progress.curve == whole.curve
+    assert same(other.model.params, policy.model.params)
 
 
 def test_the_same_loop_runs_in_the_real_environment(tmp_path):

@@ -3,6 +3,10 @@
 import dataclasses
 import functools
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
 from curriculum.config import CurriculumConfig
 from curriculum.sampler import pool_of
 from dreamgym import training
@@ -105,3 +109,66 @@ def loop(config, progress=None, **more):
         recorder=Recorder(),
         **more,
     )
+
+
+uniforms = jax.jit(jax.vmap(jax.random.uniform))
+
+
+def softmax(table):
+    weights = np.exp(np.asarray(table))
+    return weights / weights.sum(1, keepdims=True)
+
+
+class Tabular(doubles.Scripted):
+    """A policy with a logit for each place and action: it learns in milliseconds.
+
+    `place` is the row of the table for a state.
+    """
+
+    def __init__(self, table, actions, place, turns=None):
+        super().__init__(doubles.expert_rule)
+        self.model = doubles.model()._replace(params=table)
+        self.actions, self.place = actions, place
+        self.turns = {} if turns is None else turns
+
+    def replace(self, model):
+        return Tabular(model.params, self.actions, self.place, self.turns)
+
+    def act(self, situations, keys, *, temperature):
+        del temperature
+        chances = softmax(self.model.params)
+        draws = np.asarray(uniforms(keys))
+        out = []
+        for (task, past, state, *_), draw in zip(situations, draws, strict=False):
+            row = self.place(state)
+            last = len(self.actions) - 1
+            choice = min(int((np.cumsum(chances[row]) < draw).sum()), last)
+            if (row, choice) not in self.turns:
+                turn = doubles.turn(self, task, past, state, self.actions[choice])
+                self.turns[row, choice] = turn
+            out.append(self.turns[row, choice])
+        return out
+
+    def learn(self, examples):
+        """Return the logits after a step along the policy gradient."""
+        places = {turn.context + turn.ids: at for at, turn in self.turns.items()}
+        table = np.array(self.model.params)
+        chances = softmax(table)
+        for example in examples:
+            row, choice = places[tuple(example.ids)]
+            step = 0.5 * example.columns["advantage"]
+            table[row] -= step * chances[row]
+            table[row, choice] += step
+        return jnp.asarray(table)
+
+    def take_updates(self, monkeypatch):
+        """Let updates be those of the table; return the first state of the policy."""
+
+        def update(updater, state, examples, **_):
+            del updater
+            now = self.replace(self.model._replace(params=state.params))
+            row = {"kl": 0.0, "update_kl": 0.0, "entropy": 1.0}
+            return state._replace(params=now.learn(examples)), row
+
+        monkeypatch.setattr(Updater, "update", update)
+        return updater().learner.init()._replace(params=self.model.params)

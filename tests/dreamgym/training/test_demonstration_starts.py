@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from dreamgym import training
 from dreamgym.config.stages import TransferConfig
 from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.envs.vector import VectorEnv
-from dreamgym.rl.update import Updater
 from dreamgym.training import LoopParts, TrainingState
 from dreamgym.training.config import LoopConfig
 from dreamgym.training.demonstration_starts import (
@@ -24,7 +22,7 @@ from dreamgym.training.demonstration_starts import (
     success_metric,
 )
 from tests import doubles
-from tests.dreamgym.training.common import CONFIG, Recorder, loop, updater
+from tests.dreamgym.training.common import CONFIG, Recorder, Tabular, loop, updater
 
 STARTS = DemonstrationStartsConfig(share=0.5)
 LONG = doubles.expert(doubles.task(0, 3, 6))  # right, right, right, take
@@ -150,65 +148,10 @@ def test_only_a_dream_begins_on_the_way():
 FAR = doubles.expert(doubles.task(0, 9, 9))
 
 
-uniforms = jax.jit(jax.vmap(jax.random.uniform))
-
-
-def softmax(table):
-    weights = np.exp(np.asarray(table))
-    return weights / weights.sum(1, keepdims=True)
-
-
-class Tabular(doubles.Scripted):
-    """A policy with a logit for each room and action: it learns in milliseconds."""
-
-    def __init__(self, table, turns=None):
-        super().__init__(doubles.expert_rule)
-        self.model = doubles.model()._replace(params=table)
-        self.turns = {} if turns is None else turns
-
-    def replace(self, model):
-        return Tabular(model.params, self.turns)
-
-    def act(self, situations, keys, *, temperature):
-        del temperature
-        chances = softmax(self.model.params)
-        draws = np.asarray(uniforms(keys))
-        out = []
-        for (task, past, state, *_), draw in zip(situations, draws, strict=False):
-            room = int(state[0].split()[1])
-            choice = min(int((np.cumsum(chances[room]) < draw).sum()), 2)
-            if (room, choice) not in self.turns:
-                action = doubles.ACTIONS[choice]
-                turn = doubles.turn(self, task, past, state, action)
-                self.turns[room, choice] = turn
-            out.append(self.turns[room, choice])
-        return out
-
-    def learn(self, examples):
-        """Return the logits after a step along the policy gradient."""
-        places = {turn.context + turn.ids: at for at, turn in self.turns.items()}
-        table = np.array(self.model.params)
-        chances = softmax(table)
-        for example in examples:
-            room, choice = places[tuple(example.ids)]
-            step = 0.5 * example.columns["advantage"]
-            table[room] -= step * chances[room]
-            table[room, choice] += step
-        return jnp.asarray(table)
-
-
 def successes(seed, share, monkeypatch):
     """Success from the start of a long corridor in each update, and the distances."""
-    policy = Tabular(jnp.zeros((10, 3)))
-
-    def update(self, state, examples, **_):
-        del self
-        now = policy.replace(policy.model._replace(params=state.params))
-        row = {"kl": 0.0, "update_kl": 0.0, "entropy": 1.0}
-        return state._replace(params=now.learn(examples)), row
-
-    monkeypatch.setattr(Updater, "update", update)
-    start = updater().learner.init()._replace(params=policy.model.params)
+    policy = Tabular(jnp.zeros((10, 3)), doubles.ACTIONS, lambda s: int(s[0][3:]))
+    start = policy.take_updates(monkeypatch)
     config = LoopConfig(
         updates=20,
         tasks_per_update=4,
