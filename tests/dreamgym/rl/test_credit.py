@@ -239,3 +239,11 @@ def test_forks_behind_one_another_are_a_tree(order):
     # After A's second turn the mean is (1 + 0 + 0) / 3, after its first
     # (1/3 + 1 + 1) / 3; each is compared with B's 0.
     np.testing.assert_allclose(values[:3], [7 / 18, 1 / 6, 0.5], rtol=1e-6)
+
+
+def test_any_member_leads_to_its_group():
+    fork = FORK._replace(members=(1,))
+    (*_, c, d), _ = forked([0.0, 3.0], [0.0, 0.0], forks=[fork], fork_weight=0.0)
+    # C joins A and B: 3 - (1 + 0 + 3) / 3; D: 0 - (1 + 0 + 0) / 3.
+    np.testing.assert_allclose(c, [5 / 3] * 2, rtol=1e-6)
+    np.testing.assert_allclose(d, [-1 / 3] * 2, rtol=1e-6)
