@@ -35,7 +35,7 @@ class NoveltyReward:
 
     def key(self, state: State) -> str:
         """Return what tells a state apart from others: a hash of its known words."""
-        return content_hash([self._known(line) for line in state])[:16]
+        return content_hash([self._masked_words(line) for line in state])[:16]
 
     def reward(self, episodes: Sequence[Episode]) -> list[list[float]]:
         """Count the states of the episodes; return the reward of each of their steps.
@@ -74,14 +74,14 @@ class NoveltyReward:
             out.append(is_first * self.config.weight / math.sqrt(self._counts[key]))
         return out
 
-    def _known(self, line: str) -> list[str]:
+    def _masked_words(self, line: str) -> list[str]:
         """Return the words of a line, with a mask for each run of unknown ones."""
         out: list[str] = []
         for word in words_of(line):
             is_number = any(c.isdigit() for c in word)
-            known = self.config.numbers if is_number else word in self._vocabulary
-            if known or out[-1:] != [MASK]:
-                out.append(word if known else MASK)
+            is_known = self.config.numbers if is_number else word in self._vocabulary
+            if is_known or out[-1:] != [MASK]:
+                out.append(word if is_known else MASK)
         return out
 
 
