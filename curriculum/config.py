@@ -98,6 +98,45 @@ class StepLimitConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class DemonstrationStartsConfig:
+    """Groups of rollouts that begin on the way of a won demonstration.
+
+    They take the place of groups that begin at a task's start. The first ones begin
+    near the end of their demonstration; as the policy wins from there, later ones begin
+    further from it (arXiv:1812.03381).
+    """
+
+    share: float = 0.0
+    """Share of the groups of an update, in [0, 1): at least one of them where it is
+    above 0, and never all. Only a dream can begin on the way. 0 begins none there."""
+    distance: int = 1
+    """Steps between the first starts and the end of their demonstrations. A shorter
+    demonstration is begun at its start."""
+    grow_above: float = 0.5
+    """Success of these rollouts, in [0, 1], from which on the next update begins one
+    step further from the end."""
+    shrink_below: float = 0.1
+    """Success below which the next update begins one step nearer to the end."""
+
+    def __post_init__(self):
+        if not 0 <= self.share < 1:
+            raise ValueError(f"share must be in [0, 1), got {self.share}")
+        if self.distance < 1:
+            raise ValueError(f"distance must be >= 1, got {self.distance}")
+        if not 0 <= self.shrink_below <= self.grow_above <= 1:
+            raise ValueError(
+                "expected 0 <= shrink_below <= grow_above <= 1, got "
+                f"{self.shrink_below} and {self.grow_above}"
+            )
+
+    def groups(self, count: int) -> int:
+        """Return how many of `count` groups begin in demonstrations."""
+        if not self.share:
+            return 0
+        return min(max(round(self.share * count), 1), count - 1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class LessonConfig:
     """How lessons follow each other."""
 
@@ -156,6 +195,7 @@ class CurriculumConfig:
     value: ValueConfig = ValueConfig()
     feasibility: FeasibilityConfig = FeasibilityConfig()
     step_limit: StepLimitConfig = StepLimitConfig()
+    demonstration_starts: DemonstrationStartsConfig = DemonstrationStartsConfig()
     lessons: str = "none"
     """A preset of lessons: "tools", "games" or "none"."""
     lesson: LessonConfig = LessonConfig()

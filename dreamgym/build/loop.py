@@ -245,7 +245,7 @@ def _parts(
     )
     if experience is None:
         return parts
-    if config.demonstration_starts.share:
+    if config.curriculum.demonstration_starts.share:
         won = run_episodes.imitated_episodes(run)
         parts = dataclasses.replace(parts, demonstrations=won)
     c, seed, propose = config.curriculum, run.config.seed, None

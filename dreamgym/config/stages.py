@@ -350,8 +350,9 @@ class TrainConfig(LoopConfig):
         if self.environment == "real" and self.goes_back:
             raise ValueError(
                 "environment = real cannot go back to a state: forks_per_update and "
-                "demonstration_starts.share must be 0, got "
-                f"{self.forks_per_update} and {self.demonstration_starts.share}"
+                "curriculum.demonstration_starts.share must be 0, got "
+                f"{self.forks_per_update} and "
+                f"{self.curriculum.demonstration_starts.share}"
             )
 
 
@@ -414,10 +415,10 @@ class TransferConfig(LoopConfig):
         probes = self.monitor.real_eval_every
         if self.goes_back or probes or self.max_transitions:
             raise ValueError(
-                "forks_per_update, demonstration_starts.share and "
+                "forks_per_update, curriculum.demonstration_starts.share and "
                 "monitor.real_eval_every must be 0 (the real environment cannot go "
                 "back, and its rollouts are real already), and max_transitions too "
                 f"(real_transitions is that); got {self.forks_per_update}, "
-                f"{self.demonstration_starts.share}, {probes} and "
+                f"{self.curriculum.demonstration_starts.share}, {probes} and "
                 f"{self.max_transitions}"
             )

@@ -4,10 +4,9 @@ import dataclasses
 import math
 import re
 
-from curriculum.config import CurriculumConfig
+from curriculum.config import CurriculumConfig, DemonstrationStartsConfig
 from dreamgym.rewards.config import PLACES, RewardConfig
 from dreamgym.rl.config import LossWeights, UpdateConfig
-from dreamgym.training.demonstration_starts import DemonstrationStartsConfig
 
 FORK_PREFERENCES = ("continuation", "first_action")
 """What the pairs of a fork may compare; see LoopConfig."""
@@ -261,7 +260,6 @@ class LoopConfig:
     follows its state, the "continuation", or its "first_action" alone, as in the
     step-level preferences of Agent Q (arXiv:2408.07199)."""
     fork: ForkConfig = ForkConfig()
-    demonstration_starts: DemonstrationStartsConfig = DemonstrationStartsConfig()
     keep_rollouts: int = 0
     """Rollouts of each update that are kept as episodes with every part of the reward,
     evenly spaced over the batch, in rollouts/ under the policy's name; `dreamgym show`
@@ -405,22 +403,24 @@ class LoopConfig:
 
     def _check_starts(self):
         """Refuse settings of starts in demonstrations that would have no effect."""
-        starts = self.demonstration_starts
+        starts = self.curriculum.demonstration_starts
         if not starts.share and starts != DemonstrationStartsConfig():
             raise ValueError(
-                "demonstration_starts.share is 0, so that no rollout begins in a "
-                "demonstration: set it above 0, or leave demonstration_starts out"
+                "curriculum.demonstration_starts.share is 0, so that no rollout begins "
+                "in a demonstration: set it above 0, or leave demonstration_starts out"
             )
         if starts.share and self.tasks_per_update < 2:
             raise ValueError(
-                "demonstration_starts.share leaves at least one group to a task's "
-                f"start: tasks_per_update must be >= 2, got {self.tasks_per_update}"
+                "curriculum.demonstration_starts.share leaves at least one group to a "
+                "task's start: tasks_per_update must be >= 2, got "
+                f"{self.tasks_per_update}"
             )
 
     @property
     def goes_back(self) -> bool:
         """Whether rollouts begin in a state on the way, which only a dream can do."""
-        return self.forks_per_update > 0 or self.demonstration_starts.share > 0
+        starts = self.curriculum.demonstration_starts
+        return self.forks_per_update > 0 or starts.share > 0
 
     @property
     def initial_weights(self) -> LossWeights:

@@ -66,7 +66,7 @@ def train(
             "forks and starts in demonstrations need an environment that can go back, "
             "which only the dream can"
         )
-    if config.demonstration_starts.share and not parts.demonstrations:
+    if config.curriculum.demonstration_starts.share and not parts.demonstrations:
         raise ValueError("starts in demonstrations need demonstrations, got none")
     recovery, max_steps = Recovery(config), envs.max_steps
     try:

@@ -143,7 +143,7 @@ def _demonstration_starts(
     max_steps: int,
 ) -> tuple[list[Snapshot], dict[str, float]]:
     """Return the starts in demonstrations of this update, and their distance."""
-    starts = config.demonstration_starts
+    starts = config.curriculum.demonstration_starts
     if not starts.share:
         return [], {}
     longest = max(len(e.transitions) for e in parts.demonstrations)

@@ -4,7 +4,12 @@ import dataclasses
 
 import pytest
 
-from curriculum.config import FeasibilityConfig, StepLimitConfig, ValueConfig
+from curriculum.config import (
+    DemonstrationStartsConfig,
+    FeasibilityConfig,
+    StepLimitConfig,
+    ValueConfig,
+)
 from dreamgym.build import chat as run_chat
 from dreamgym.build import episodes as run_episodes
 from dreamgym.build import loop as run_loop
@@ -27,7 +32,6 @@ from dreamgym.training.config import (
     MonitorConfig,
     ReplayConfig,
 )
-from dreamgym.training.demonstration_starts import DemonstrationStartsConfig
 from tests import doubles
 from tests.dreamgym.stages.policies.test_train import (
     LOOP,
@@ -36,7 +40,7 @@ from tests.dreamgym.stages.policies.test_train import (
     start,
     stop_after,
 )
-from tests.dreamgym.training.common import fresh
+from tests.dreamgym.training.common import fresh, with_starts
 from worldmodel.chat.config import ChatConfig
 from worldmodel.data.records import write_episodes
 from worldmodel.memory import ReplayMemory
@@ -48,7 +52,6 @@ ALL = dataclasses.replace(
     max_resample_rounds=1,
     forks_per_update=2,
     fork=ForkConfig(by="entropy", weight=0.5, prefix_mean=True),
-    demonstration_starts=DemonstrationStartsConfig(share=0.3),
     replay=ReplayConfig(ratio=0.5),
     monitor=MonitorConfig(
         max_length_ratio=0.1,
@@ -63,6 +66,7 @@ ALL = dataclasses.replace(
         feasibility=FeasibilityConfig(rollouts=2),
         lessons="games",
         step_limit=StepLimitConfig(initial=2, updates=2),
+        demonstration_starts=DemonstrationStartsConfig(share=0.3),
     ),
 )
 
@@ -197,8 +201,7 @@ def episodes(run):
 
 
 def test_rollouts_begin_in_what_the_run_won(tmp_path):
-    starts = DemonstrationStartsConfig(share=0.5)
-    config = dataclasses.replace(LOOP, updates=2, demonstration_starts=starts)
+    config = with_starts(dataclasses.replace(LOOP, updates=2), share=0.5)
     run, _, go = start(tmp_path, config)
     lost = [doubles.episode(t, ["take nothing"]) for t in TASKS]
     episodes(run)

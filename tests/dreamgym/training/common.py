@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from curriculum.config import CurriculumConfig
+from curriculum.config import CurriculumConfig, DemonstrationStartsConfig
 from curriculum.sampler import pool_of
 from dreamgym import training
 from dreamgym.envs.dream import DreamVectorEnv
@@ -58,6 +58,13 @@ def fresh(tasks, config=CONFIG):
     return TrainingState(
         0, updater().learner.init(), pool_of(tasks, config.curriculum), 0, []
     )
+
+
+def with_starts(config, **settings):
+    """The settings, with groups of rollouts that begin in demonstrations."""
+    starts = DemonstrationStartsConfig(**settings)
+    curriculum = dataclasses.replace(config.curriculum, demonstration_starts=starts)
+    return dataclasses.replace(config, curriculum=curriculum)
 
 
 class UpdateCalls:

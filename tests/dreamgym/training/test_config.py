@@ -2,6 +2,7 @@
 
 import pytest
 
+from curriculum.config import CurriculumConfig, DemonstrationStartsConfig
 from dreamgym.config.presets import preset
 from dreamgym.config.settings import RunConfig
 from dreamgym.config.stages import TrainConfig
@@ -14,7 +15,11 @@ from dreamgym.training.config import (
     MonitorConfig,
     ReplayConfig,
 )
-from dreamgym.training.demonstration_starts import DemonstrationStartsConfig
+
+
+def begun_in_demonstrations(**settings):
+    starts = DemonstrationStartsConfig(**settings)
+    return CurriculumConfig(demonstration_starts=starts)
 
 DPO = UpdateConfig(
     advantage_estimator="preference_pairs",
@@ -57,13 +62,13 @@ DPO = UpdateConfig(
             "fork_preference is about pairs of forks",
         ),
         (
-            {"demonstration_starts": DemonstrationStartsConfig(distance=2)},
-            "demonstration_starts.share is 0",
+            {"curriculum": begun_in_demonstrations(distance=2)},
+            "curriculum.demonstration_starts.share is 0",
         ),
         (
             {
                 "tasks_per_update": 1,
-                "demonstration_starts": DemonstrationStartsConfig(share=0.5),
+                "curriculum": begun_in_demonstrations(share=0.5),
             },
             "tasks_per_update must be >= 2, got 1",
         ),
@@ -114,7 +119,7 @@ def test_bad_settings_are_refused_by_name(settings, message):
     ):
         TrainConfig(
             environment="real",
-            demonstration_starts=DemonstrationStartsConfig(share=0.5),
+            curriculum=begun_in_demonstrations(share=0.5),
         )
 
 

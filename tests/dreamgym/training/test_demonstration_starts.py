@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from curriculum.config import DemonstrationStartsConfig
 from curriculum.sampler import pool_of
 from dreamgym import training
 from dreamgym.config.stages import TransferConfig
@@ -16,15 +17,20 @@ from dreamgym.training.config import LoopConfig
 from dreamgym.training.demonstration_starts import (
     DISTANCE,
     SUCCESS,
-    DemonstrationStartsConfig,
     draw_starts,
     next_distance,
     success_metric,
 )
 from tests import doubles
-from tests.dreamgym.training.common import CONFIG, Recorder, Tabular, loop, updater
+from tests.dreamgym.training.common import (
+    CONFIG,
+    Recorder,
+    Tabular,
+    loop,
+    updater,
+    with_starts,
+)
 
-STARTS = DemonstrationStartsConfig(share=0.5)
 LONG = doubles.expert(doubles.task(0, 3, 6))  # right, right, right, take
 SHORT = doubles.expert(doubles.task(1, 1, 3))  # take
 
@@ -85,12 +91,8 @@ def test_only_scored_rollouts_say_how_often_the_policy_wins():
 
 
 def test_the_loop_begins_groups_there_and_goes_on_bit_for_bit(update_calls):
-    config = dataclasses.replace(
-        CONFIG,
-        updates=4,
-        tasks_per_update=4,
-        demonstration_starts=dataclasses.replace(STARTS, grow_above=0.25),
-    )
+    config = dataclasses.replace(CONFIG, updates=4, tasks_per_update=4)
+    config = with_starts(config, share=0.5, grow_above=0.25)
     parts = LoopParts(demonstrations=[LONG, SHORT])
     whole = loop(config, parts=parts)
     # All win from one step before the end; so the starts go back, step by step.
@@ -130,7 +132,7 @@ def test_only_a_dream_begins_on_the_way():
                 0,
                 [],
             ),
-            dataclasses.replace(CONFIG, demonstration_starts=STARTS),
+            with_starts(CONFIG, share=0.5),
             seed=0,
             recorder=Recorder(),
         )
@@ -142,7 +144,7 @@ def test_only_a_dream_begins_on_the_way():
     with pytest.raises(
         ValueError, match=r"demonstration_starts.share .* got 0, 0.5, 0"
     ):
-        TransferConfig(demonstration_starts=STARTS)
+        with_starts(TransferConfig(), share=0.5)
 
 
 FAR = doubles.expert(doubles.task(0, 9, 9))
@@ -156,8 +158,8 @@ def successes(seed, share, monkeypatch):
         updates=20,
         tasks_per_update=4,
         group_size=8,
-        demonstration_starts=DemonstrationStartsConfig(share=share),
     )
+    config = with_starts(config, share=share)
     end = training.train(
         policy,
         DreamVectorEnv(doubles.RuleModel(), 32, max_steps=12),
