@@ -329,7 +329,7 @@ def test_the_real_control_needs_an_environment_and_cannot_go_back():
         {"monitor.real_eval_every": 1},
         {"max_transitions": 5},
     ):
-        with pytest.raises(ValueError, match=r"forks_per_update and .* must be 0"):
+        with pytest.raises(ValueError, match=r"forks_per_update, .* and .* must be 0"):
             preset("tiny", {f"transfer.{k}": v for k, v in loop.items()})
 
 
