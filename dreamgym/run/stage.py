@@ -132,11 +132,11 @@ class StageTable(Mapping[str, Stage]):
         # The content of a file, not its path: the same name may hold other episodes
         # later.
         files = ("data", "episodes"), ("dpo", "pairs"), ("reward_model", "preferences")
-        for group, name in files:
-            path = values.get(group, {}).get(name)
+        for group, setting in files:
+            path = values.get(group, {}).get(setting)
             if path and (group, path) != ("dpo", COLLECTED):
                 digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
-                values[group] = values[group] | {name: digest}
+                values[group] = values[group] | {setting: digest}
         needs = [self.key(n, config) for n in stage.needs]
         return content_hash([name, VERSION, values, needs])
 

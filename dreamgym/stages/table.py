@@ -296,7 +296,7 @@ STAGES = StageTable(
             cost=Late(f"{_ROOM}.policies.dpo", "cost"),
             about="Train a policy from preference pairs alone, by offline DPO",
             needs=("warmstart",),
-            reads=("seed", *EPISODES, "policy", "dpo"),
+            reads=("seed", *EPISODES, *RECALL, "policy", "dpo"),
             writes=("policies/dpo", "curves/dpo.jsonl"),
             policies=(DPO,),
         ),

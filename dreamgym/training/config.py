@@ -9,7 +9,7 @@ from dreamgym.rewards.config import PLACES, RewardConfig
 from dreamgym.rl.config import LossWeights, UpdateConfig
 
 FORK_PREFERENCES = ("continuation", "first_action")
-"""What the pairs of a fork may compare; see LoopConfig."""
+"""What the pairs of a fork may compare; see ForkConfig."""
 
 GROUPLESS_ESTIMATORS = ("batch_mean", "gae", "success_filter")
 """Baselines that need no group of rollouts of one task."""
@@ -217,10 +217,18 @@ class ForkConfig:
     """Whether the turns before a fork are credited with the mean return of all
     trajectories that share them, and not with that of their own rollout alone (ARPO,
     PORTool)."""
+    preference: str = "continuation"
+    """What the pairs of a fork compare, where preferences are learnt from: all that
+    follows its state, the "continuation", or its "first_action" alone, as in the
+    step-level preferences of Agent Q (arXiv:2408.07199)."""
 
     def __post_init__(self):
         if self.by not in FORK_CHOICES:
             raise ValueError(f"by must be one of {FORK_CHOICES}, got {self.by!r}")
+        if self.preference not in FORK_PREFERENCES:
+            raise ValueError(
+                f"preference must be one of {FORK_PREFERENCES}, got {self.preference!r}"
+            )
         if not 0 <= self.weight <= 1:
             raise ValueError(f"weight must be in [0, 1], got {self.weight}")
 
@@ -255,10 +263,6 @@ class LoopConfig:
     """States on the way of informative groups that are continued `group_size` times
     each, so that actions are compared in the same state. Only a dream can go back to a
     state. 0 forks none."""
-    fork_preference: str = "continuation"
-    """What the pairs of a fork compare, where preferences are learnt from: all that
-    follows its state, the "continuation", or its "first_action" alone, as in the
-    step-level preferences of Agent Q (arXiv:2408.07199)."""
     fork: ForkConfig = ForkConfig()
     keep_rollouts: int = 0
     """Rollouts of each update that are kept as episodes with every part of the reward,
@@ -287,11 +291,6 @@ class LoopConfig:
             raise ValueError(
                 f"group_size must be >= 2 for advantage_estimator {estimator!r}, got "
                 f"{self.group_size}; {GROUPLESS_ESTIMATORS} need no group"
-            )
-        if self.fork_preference not in FORK_PREFERENCES:
-            raise ValueError(
-                f"fork_preference must be one of {FORK_PREFERENCES}, got "
-                f"{self.fork_preference!r}"
             )
         if self.updates < 1 or self.tasks_per_update < 1:
             raise ValueError(
@@ -364,13 +363,6 @@ class LoopConfig:
                 "token or turn (or advantage_estimator success_filter), got none and "
                 f"advantage_estimator {estimator!r}"
             )
-        pairs = self.forks_per_update and estimator == "preference_pairs"
-        if self.fork_preference != "continuation" and not pairs:
-            raise ValueError(
-                "fork_preference is about pairs of forks, which forks_per_update = "
-                f"{self.forks_per_update} and advantage_estimator {estimator!r} do not "
-                "make: leave it at continuation"
-            )
         if self.tasks_per_update * self.group_size == 1 and estimator == "batch_mean":
             raise ValueError(
                 "advantage_estimator = batch_mean compares rollouts with each other: "
@@ -384,6 +376,12 @@ class LoopConfig:
             raise ValueError(
                 "fork says how states are forked, and forks_per_update is 0: set it to "
                 ">= 1, or leave fork out"
+            )
+        if fork.preference != "continuation" and estimator != "preference_pairs":
+            raise ValueError(
+                "fork.preference is about pairs of forks, which "
+                f"update.advantage_estimator = {estimator} does not make: leave it at "
+                "continuation"
             )
         if fork.weight < 1 and estimator not in GROUP_BASELINES:
             raise ValueError(

@@ -31,7 +31,7 @@ class TurnBatch:
 
     `length` is an episode's number of turns. `compared` are the turns whose choice
     preferences compare: all, or of a fork the first one alone, as the setting
-    `fork_preference` says; `sampled_tokens` is the number of tokens that the policy
+    `fork.preference` says; `sampled_tokens` is the number of tokens that the policy
     sampled in them. `success` is true for successful episodes, `scored` where the
     outcome is known and the episode enters the update, and `aborted` where the rollout
     was ended for low confidence of the experience model. `forks` say which of them
@@ -46,7 +46,7 @@ class TurnBatch:
     ):
         self.trajectories, self.config, self.forks = trajectories, config, forks
         self.length = np.array([len(t.turns) for t in trajectories])
-        first_action = config.fork_preference == "first_action"
+        first_action = config.fork.preference == "first_action"
         self._compares_first_action = [
             bool(t.past) & first_action for t in trajectories
         ]

@@ -75,6 +75,12 @@ def test_a_key_changes_with_what_is_read_and_with_what_that_needs():
     assert [n for n in table if table.key(n, other) != keys[n]] == []
 
 
+def test_stages_that_read_the_same_have_keys_of_their_own():
+    table = StageTable([Stage(n, nothing) for n in ("a", "b")])
+    config = preset("tiny")
+    assert table.key("a", config) != table.key("b", config)
+
+
 def test_a_key_holds_what_an_episodes_file_says_and_the_version(tmp_path, monkeypatch):
     table = StageTable([Stage("a", nothing, reads=("data",))])
     keys = []

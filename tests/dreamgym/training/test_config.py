@@ -21,6 +21,7 @@ def begun_in_demonstrations(**settings):
     starts = DemonstrationStartsConfig(**settings)
     return CurriculumConfig(demonstration_starts=starts)
 
+
 DPO = UpdateConfig(
     advantage_estimator="preference_pairs",
     surrogate=SurrogateConfig(importance_level="none", loss_aggregation="episode"),
@@ -52,14 +53,13 @@ DPO = UpdateConfig(
             },
             "advantage_estimator = batch_mean compares",
         ),
-        ({"fork_preference": "prefix"}, "fork_preference must be one of"),
         (
-            {"fork_preference": "first_action", "forks_per_update": 1},
-            "fork_preference is about pairs of forks",
+            {"fork": ForkConfig(preference="first_action"), "forks_per_update": 1},
+            "fork.preference is about pairs of forks",
         ),
         (
-            {"fork_preference": "first_action", "update": DPO},
-            "fork_preference is about pairs of forks",
+            {"fork": ForkConfig(preference="first_action"), "update": DPO},
+            "forks_per_update is 0",
         ),
         (
             {"curriculum": begun_in_demonstrations(distance=2)},
@@ -163,3 +163,16 @@ def test_dead_settings_are_refused_of_a_new_run_and_an_old_one_goes_on(
         Run(tmp_path / "old", config).close()
     assert Run.open(tmp_path / "old").config == config
     Run(tmp_path / "old", config).close()  # the same command goes on
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"by": "value"}, "by must be one of"),
+        ({"preference": "prefix"}, "preference must be one of"),
+        ({"weight": 1.5}, r"weight must be in \[0, 1\], got 1.5"),
+    ],
+)
+def test_settings_of_forks_that_do_not_exist(settings, message):
+    with pytest.raises(ValueError, match=message):
+        ForkConfig(**settings)

@@ -144,7 +144,7 @@ def test_preferences_of_forks_are_of_actions_in_one_state(update_calls, monkeypa
     config = with_(
         dataclasses.replace(CONFIG, group_size=4),
         forks_per_update=3,
-        fork_preference="first_action",
+        fork=ForkConfig(preference="first_action"),
         advantage_estimator="preference_pairs",
         surrogate=SurrogateConfig(importance_level="none", loss_aggregation="episode"),
     )
@@ -164,7 +164,7 @@ def test_preferences_of_forks_are_of_actions_in_one_state(update_calls, monkeypa
     # Whole continuations have more turns in the loss.
     learn(
         lost,
-        dataclasses.replace(config, fork_preference="continuation"),
+        dataclasses.replace(config, fork=ForkConfig()),
         forked=rollouts.forked,
     )
     assert len(update_calls.examples[-1]) > len(examples)

@@ -10,7 +10,7 @@ from dreamgym.rewards.reward_function import RewardFunction
 from dreamgym.rl.config import CriticConfig, KLPenaltyConfig, SurrogateConfig
 from dreamgym.rl.critic import Critic
 from dreamgym.rl.update import Updater
-from dreamgym.training.config import AuxiliaryConfig, ReplayConfig
+from dreamgym.training.config import AuxiliaryConfig, ForkConfig, ReplayConfig
 from dreamgym.training.rollouts import Rollouts, rescore
 from tests import doubles
 from tests.dreamgym.training.common import (
@@ -105,7 +105,7 @@ def test_a_pair_of_forks_may_be_of_their_first_actions(update_calls, monkeypatch
     config = with_(
         dataclasses.replace(CONFIG, group_size=3),
         forks_per_update=1,
-        fork_preference="first_action",
+        fork=ForkConfig(preference="first_action"),
         **PAIRS,
     )
     learn(started, config, forked=forks(WIN, LOSE, later))
