@@ -54,31 +54,31 @@ def judge_outcomes(
     scored = [i for i, e in enumerate(episodes) if e.success is not None]
     order = np.random.default_rng(seed).permutation(len(scored))
     sample = [scored[i] for i in order[:audit].tolist()]
-    asked, verdicts = [*sample, *open_ones], list[str]()
-    for start in range(0, len(asked), CHUNK):
-        chunk = [episodes[i] for i in asked[start : start + CHUNK]]
+    numbers, verdicts = [*sample, *open_ones], list[str]()
+    for start in range(0, len(numbers), CHUNK):
+        chunk = [episodes[i] for i in numbers[start : start + CHUNK]]
         verdicts += judge.verdicts(chunk)
         progress(start + len(chunk))
-    by_episode = dict(zip(asked, verdicts, strict=True))
+    by_episode = dict(zip(numbers, verdicts, strict=True))
     out = list(episodes)
     for i in open_ones:
         if by_episode[i] in ("won", "lost"):
             out[i] = with_outcome(out[i], won=by_episode[i] == "won")
     write_episodes(file, out)
-    said = [by_episode[i] for i in open_ones]
+    answers = [by_episode[i] for i in open_ones]
     return Result(
-        won=said.count("won"),
-        lost=said.count("lost"),
-        without_verdict=len(said) - said.count("won") - said.count("lost"),
+        won=answers.count("won"),
+        lost=answers.count("lost"),
+        without_verdict=len(answers) - answers.count("won") - answers.count("lost"),
         audit=agreement([episodes[i] for i in sample], [by_episode[i] for i in sample]),
     )
 
 
 def summary(result: Result) -> str:
     """Return the result as lines."""
-    judged = result.won + result.lost
+    count = result.won + result.lost
     out = [
-        f"judged: {judged} episodes, {result.won} won and {result.lost} lost; "
+        f"judged: {count} episodes, {result.won} won and {result.lost} lost; "
         f"{result.without_verdict} stay without a score"
     ]
     a = result.audit

@@ -102,8 +102,9 @@ def with_outcome(episode: Episode, *, won: bool) -> Episode:
     """
     *before, last = episode.transitions
     if won:
-        paid = any(t.reward for t in episode.transitions)
-        rewards = dict(last.rewards) | ({} if paid else {REWARD: 1.0})
+        rewards = dict(last.rewards)
+        if not any(t.reward for t in episode.transitions):
+            rewards[REWARD] = 1.0
         last = dataclasses.replace(
             last, rewards=rewards, terminated=True, truncated=False, success=True
         )
