@@ -103,7 +103,7 @@ def with_outcome(episode: Episode, *, won: bool) -> Episode:
     *before, last = episode.transitions
     if won:
         rewards = dict(last.rewards)
-        if not any(t.reward for t in episode.transitions):
+        if not any(t.reward > 0 for t in episode.transitions):
             rewards[REWARD] = 1.0
         last = dataclasses.replace(
             last, rewards=rewards, terminated=True, truncated=False, success=True

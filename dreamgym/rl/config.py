@@ -1,6 +1,7 @@
 """Settings of a policy update: advantages, loss and trust region."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -339,9 +340,12 @@ class DPOConfig:
         for name in (*counts, "batch_rows", "row_tokens", "eval_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
-        if self.beta <= 0 or self.learning_rate <= 0 or not 0 < self.held_out_share < 1:
+        rates = (self.beta, self.learning_rate)
+        finite = all(x > 0 and math.isfinite(x) for x in rates)
+        if not finite or not 0 < self.held_out_share < 1:
             raise ValueError(
-                "beta and learning_rate must be > 0 and held_out_share in (0, 1), got "
+                "beta and learning_rate must be > 0 and finite, and held_out_share in "
+                "(0, 1), got "
                 f"{self.beta}, {self.learning_rate} and {self.held_out_share}"
             )
 

@@ -232,11 +232,6 @@ class ForkConfig:
         if not 0 <= self.weight <= 1:
             raise ValueError(f"weight must be in [0, 1], got {self.weight}")
 
-    @property
-    def compares(self) -> bool:
-        """Whether advantages compare a fork with rollouts that it was forked from."""
-        return self.weight < 1 or self.prefix_mean
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoopConfig:

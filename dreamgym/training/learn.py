@@ -62,8 +62,7 @@ def learn(
     """
     # Not the loop's generator: what it drew before depends on resampling and forks.
     rng = np.random.default_rng((seed, state.update, 1))
-    forks = forks_of(rollouts, config.group_size) if config.fork.compares else ()
-    batch = TurnBatch(rollouts.all, config, forks)
+    batch = TurnBatch(rollouts.all, config, forks_of(rollouts, config.group_size))
 
     # 1. Weights of the loss terms: those that the last update ended with.
     # Read from the curve, which a checkpoint holds: a resumed run goes on with the same

@@ -163,6 +163,9 @@ class PreferenceTrainer:
         ]
         metrics = self._metrics(length, log_ratios)
         require_finite("loss of DPO", metrics.loss, int(state.step) + 1)
+        if not batch:  # all pairs are so far apart that their gradient is 0
+            state = state._replace(step=state.step + 1)
+            return state, metrics, {"grad_norm": 0.0, "update_kl": 0.0}
         state, step = self._updater.update(state, batch, seed=seed)
         return state, metrics, {k: step[k] for k in ("grad_norm", "update_kl")}
 

@@ -289,7 +289,8 @@ def forks_of(rollouts: Rollouts, size: int) -> list[Fork]:
     for group in groups_of(rollouts.forked, size):
         start = next(_states(group[0]))
         continuations = tuple(range(first, first + len(group)))
-        out.append(Fork(tuple(members[_key(start)]), continuations, len(start.past)))
+        passing = tuple(members.get(_key(start), ()))
+        out.append(Fork(passing, continuations, len(start.past)))
         first += len(group)
     return out
 

@@ -47,8 +47,9 @@ class TurnBatch:
         self.trajectories, self.config, self.forks = trajectories, config, forks
         self.length = np.array([len(t.turns) for t in trajectories])
         first_action = config.fork.preference == "first_action"
+        continuations = {i for fork in forks for i in fork.continuations}
         self._compares_first_action = [
-            bool(t.past) & first_action for t in trajectories
+            first_action and i in continuations for i in range(len(trajectories))
         ]
         limits = np.where(self._compares_first_action, 1, self.length)
         self.compared = np.concatenate(

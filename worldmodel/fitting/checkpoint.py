@@ -59,7 +59,10 @@ class CheckpointWriter:
 
     def __init__(self, directory: str | os.PathLike):
         self._directory = directory
-        self._thread: threading.Thread | None = None
+        # Not Thread.join: a join that Ctrl-C interrupts says afterwards that the thread
+        # has ended, and the checkpoint would be lost.
+        self._done = threading.Event()
+        self._done.set()
         self._error: Exception | None = None
 
     def save(self, step: int, arrays: Any, host: dict) -> None:
@@ -78,16 +81,18 @@ class CheckpointWriter:
         _require_disk_space(root, size)
         copies = jax.tree.map(np.array, arrays)
         text = json.dumps(host)  # now: the program goes on to change it
-        self._thread = threading.Thread(
+        self._done.clear()
+        threading.Thread(
             target=self._write, args=(step, copies, json.loads(text)), name="checkpoint"
-        )
-        self._thread.start()
+        ).start()
 
     def _write(self, step: int, arrays: Any, host: dict) -> None:
         try:
             save(self._directory, step, arrays, host)
         except Exception as error:
             self._error = error
+        finally:
+            self._done.set()
 
     def wait(self) -> None:
         """Wait until what was saved is on disk.
@@ -95,9 +100,7 @@ class CheckpointWriter:
         Raises:
           Exception: whatever writing it raised.
         """
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        self._done.wait()
         if (error := self._error) is not None:
             self._error = None
             raise error
@@ -108,10 +111,8 @@ class CheckpointWriter:
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:
             self.wait()
-        elif (
-            self._thread is not None
-        ):  # the error that ends the block is the one to say
-            self._thread.join()
+        else:  # the error that ends the block is the one to say
+            self._done.wait()
 
 
 def _commit(root: Path, step: int, host: dict) -> None:

@@ -8,10 +8,12 @@ import pytest
 from dreamgym.rewards.config import MilestoneConfig, RewardConfig
 from dreamgym.rewards.reward_function import RewardFunction
 from dreamgym.rl.config import CriticConfig, KLPenaltyConfig, SurrogateConfig
+from dreamgym.rl.credit import Fork
 from dreamgym.rl.critic import Critic
 from dreamgym.rl.update import Updater
 from dreamgym.training.config import AuxiliaryConfig, ForkConfig, ReplayConfig
 from dreamgym.training.rollouts import Rollouts, rescore
+from dreamgym.training.turn_batch import TurnBatch
 from tests import doubles
 from tests.dreamgym.training.common import (
     CONFIG,
@@ -120,6 +122,21 @@ def test_a_pair_of_forks_may_be_of_their_first_actions(update_calls, monkeypatch
     rows = [*pair(), doubles.trajectory(doubles.task(0, 1, 2), LOSE)]
     learn(rows, config, forked=forks(WIN, WIN, WIN))
     assert len(update_calls.examples[-1]) == 4
+
+
+def test_groups_that_begin_in_demonstrations_are_compared_as_a_whole():
+    config = with_(
+        dataclasses.replace(CONFIG, group_size=3),
+        forks_per_update=1,
+        fork=ForkConfig(preference="first_action"),
+        **PAIRS,
+    )
+    begun, forked = forks(WIN, LOSE, WIN), forks(WIN, LOSE, WIN)
+    batch = TurnBatch([*begun, *forked], config, [Fork((), (3, 4, 5), 1)])
+    turns = [len(t.turns) for t in begun]
+    first = [True] + [False] * (len(forked[0].turns) - 1)
+    assert batch.compared[: sum(turns)].all()
+    assert batch.compared[sum(turns) : sum(turns) + len(first)].tolist() == first
 
 
 def test_an_episode_with_a_void_turn_leaves_the_update_and_the_baseline(update_calls):
