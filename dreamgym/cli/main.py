@@ -134,6 +134,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         except OutputClosedError:
             # Python flushes stdout once more at its end, and would say so there.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            if process_count() > 1:  # the others wait for what this one will not do
+                os._exit(0)
             return 0
 
 

@@ -133,7 +133,7 @@ def _dpo(args: argparse.Namespace) -> None:
     from dreamgym.run.directory import Run
     from dreamgym.run.display import output_console
     from dreamgym.run.process import tune_process
-    from dreamgym.run.runner import remove_outdated, run_stages
+    from dreamgym.run.runner import run_stages, without_outdated
     from dreamgym.stages.table import STAGES
 
     with Run.open(args.run_dir) as run:
@@ -142,8 +142,8 @@ def _dpo(args: argparse.Namespace) -> None:
             read_preferences(run.config.dpo.file)  # before anything is loaded
         tune_process()
         names = ["dpo", "evaluate/dpo"]
-        remove_outdated(run, STAGES, names)
-        run_stages(run, STAGES, names)
+        with without_outdated(run, STAGES, names):
+            run_stages(run, STAGES, names)
         if run.path("results.json").is_file():  # the table of a finished run
             results = run_results.write_results(run)
             run_report.write_report(run, results)
@@ -237,8 +237,8 @@ def _judge(args: argparse.Namespace) -> None:
     if server is None:
         raise ValueError("judge needs --server URL")
     episodes = read_episodes(args.file)
-    unscored = sum(e.success is None for e in episodes)
-    total = unscored + min(args.audit, len(episodes) - unscored)
+    total = sum(map(judge.needs_verdict, episodes))
+    total += min(args.audit, sum(e.success is not None for e in episodes))
     with (
         _judge_client(args.to, server) as (client, config),
         progress_bar(total, f"judge {args.file.name}", "episode") as show,

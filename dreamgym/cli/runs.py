@@ -176,7 +176,11 @@ def _run_stages(args: argparse.Namespace) -> None:
     from dreamgym.commands import planning
     from dreamgym.commands import results as run_results
     from dreamgym.commands.inspection import report as run_report
-    from dreamgym.commands.quickstart import quickstart, stage_names
+    from dreamgym.commands.quickstart import (
+        check_preferences,
+        quickstart,
+        stage_names,
+    )
     from dreamgym.evaluation import report
     from dreamgym.run.directory import Run
     from dreamgym.run.display import output_console
@@ -195,8 +199,11 @@ def _run_stages(args: argparse.Namespace) -> None:
     source = _named_attempt(args)
     others = [] if source is None else [source]
     config = _settings(args, source)
-    if config.server and process_count() > 1:
-        raise ValueError("--distributed: every process would ask the --server; drop it")
+    if process_count() > 1 and (servers := _chat_servers(config)):
+        raise ValueError(
+            f"--distributed: every process would ask {servers[0]}; leave it out"
+        )
+    check_preferences(config)
     wait_for_all("settings")  # before any process makes the run directory
     suffix = (
         "-shuffled"
@@ -247,6 +254,17 @@ def _run_stages(args: argparse.Namespace) -> None:
     if config.env.id:
         plan = f"dreamgym evaluate {root} --plan mpc"
         print(f"plan:    {plan}   (no real step but test games)")
+
+
+def _chat_servers(config: "RunConfig") -> list[str]:
+    """Return the settings by which a run asks chat servers."""
+    asks = {
+        "the --server": config.server is not None,
+        "warmstart.teacher": config.warmstart.writer == "teacher",
+        "train.reward.judge": "judge" in config.train.reward.sources,
+        "transfer.reward.judge": "judge" in config.transfer.reward.sources,
+    }
+    return [name for name, is_asked in asks.items() if is_asked]
 
 
 def _confirm(args: argparse.Namespace) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from dreamgym.evaluation.statistics import wilson
 from dreamgym.rewards.outcome_judge import (
+    JUDGE,
     Agreement,
     OutcomeJudge,
     agreement,
@@ -32,6 +33,11 @@ class Result(NamedTuple):
     audit: Agreement
 
 
+def needs_verdict(episode: Episode) -> bool:
+    """Return whether an episode lacks a score, and is not one that broke."""
+    return episode.success is None and not episode.error
+
+
 def judge_outcomes(
     episodes: Sequence[Episode],
     file: Path,
@@ -47,11 +53,17 @@ def judge_outcomes(
     one, and so do those in which the environment failed.
 
     Args:
-      audit: of the episodes with a score, how many are judged, at most.
+      audit: of the episodes with a score, how many are judged, at most; those that a
+        judge has scored are left out.
       progress: is called with the number of episodes that are done.
     """
-    open_ones = [i for i, e in enumerate(episodes) if e.success is None and not e.error]
-    scored = [i for i, e in enumerate(episodes) if e.success is not None]
+    open_ones = [i for i, e in enumerate(episodes) if needs_verdict(e)]
+    # Its own verdicts would agree with the judge.
+    scored = [
+        i
+        for i, e in enumerate(episodes)
+        if e.success is not None and e.scored_by != JUDGE
+    ]
     order = np.random.default_rng(seed).permutation(len(scored))
     sample = [scored[i] for i in order[:audit].tolist()]
     numbers, verdicts = [*sample, *open_ones], list[str]()
@@ -84,8 +96,8 @@ def summary(result: Result) -> str:
     a = result.audit
     if not a.count:
         out.append(
-            "agreement: unknown, no episode of the file has an outcome (score some "
-            "by hand, and see whether the judge finds the same)"
+            "agreement: unknown, no episode with an outcome of its own was judged as "
+            "well (score some by hand, and see whether the judge finds the same)"
         )
         return "\n".join(out)
     parts = [

@@ -14,6 +14,7 @@ from dreamgym.commands.estimate import recorded_transitions
 from dreamgym.commands.inspection import report as run_report
 from dreamgym.config.budget import lines as budget_lines
 from dreamgym.config.settings import RunConfig
+from dreamgym.rewards.preferences import read_preferences
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.display import progress_bar
 from dreamgym.run.process import tune_process
@@ -67,6 +68,17 @@ def print_division(run: Run, *, fine_tune: bool) -> None:
         print("  (the part of fine-tuning waits for a later call)", file=sys.stderr)
 
 
+def check_preferences(config: RunConfig) -> None:
+    """Read the files of pairs that the settings name, before anything is collected.
+
+    Raises:
+      RecordError: a file is missing or bad; the message names file and line.
+    """
+    for file in (config.dpo.file, config.reward_model.preferences):
+        if file:
+            read_preferences(file)
+
+
 def quickstart(
     run_dir: str | Path,
     config: RunConfig,
@@ -93,6 +105,7 @@ def quickstart(
       ServerLost: the chat server behind the dream does not answer.
     """
     run_chat.check_server(config)
+    check_preferences(config)
     check_run_budget(Path(run_dir), config)
     tune_process()
     with Run(run_dir, config, None if mesh is None else make_mesh(mesh), track) as run:

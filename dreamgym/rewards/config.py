@@ -350,8 +350,13 @@ class RewardConfig:
 
         Such settings are refused for new runs only: an existing run may continue.
         """
-        if not self.reward_model.refit.every:
-            return None
+        refit = self.reward_model.refit
+        if not refit.every:
+            if refit == type(refit)():
+                return None
+            return "reward_model.refit says how the model is refitted, and every is 0"
+        if not refit.steps and refit.learning_rate != type(refit).learning_rate:
+            return "reward_model.refit.learning_rate has no effect with steps = 0"
         name = "reward_model.refit.every refits what scores the process, and"
         weights = dict(zip(self.sources, self.source_weights, strict=False))
         if "reward_model" not in self.sources or not weights.get("reward_model", 1.0):

@@ -20,8 +20,8 @@ from worldmodel.data.records import Episode
 from worldmodel.text.conversation import Message
 
 VERDICTS = ("won", "lost", "unclear")
-REWARD = "judge"
-"""The name of the reward of an episode that was judged to be won."""
+JUDGE = "judge"
+"""Who scored a judged episode, and the name of the reward of one that was won."""
 
 _JUDGE = f"""\
 You judge whether an agent has done its task in a text environment. You see the task,
@@ -98,19 +98,22 @@ def with_outcome(episode: Episode, *, won: bool) -> Episode:
     """Return the episode with a judged outcome.
 
     A won episode ends with its last step, so that an experience model learns which
-    steps win; where nothing was paid, that step earns 1, under the name of the judge.
+    steps win; where nothing positive was paid, that step earns 1, under the name of the
+    judge.
     """
     *before, last = episode.transitions
     if won:
         rewards = dict(last.rewards)
         if not any(t.reward > 0 for t in episode.transitions):
-            rewards[REWARD] = 1.0
+            rewards[JUDGE] = 1.0
         last = dataclasses.replace(
             last, rewards=rewards, terminated=True, truncated=False, success=True
         )
     elif last.terminated:
         last = dataclasses.replace(last, success=False)
-    return dataclasses.replace(episode, transitions=(*before, last), success=won)
+    return dataclasses.replace(
+        episode, transitions=(*before, last), success=won, scored_by=JUDGE
+    )
 
 
 class Agreement(NamedTuple):

@@ -58,15 +58,18 @@ def join_processes(text: str) -> None:
         parts = (part.partition("=") for part in text.split(","))
         values = {name: value for name, _, value in parts}
         numbers = [values.get(k, "") for k in _KEYS[1:]]
-        if set(values) != set(_KEYS) or not all(x.isdigit() for x in numbers):
+        host, _, port = values.get("coordinator", "").rpartition(":")
+        named = set(values) == set(_KEYS) and host and port.isdigit()
+        if not named or not all(x.isdigit() for x in numbers):
             raise ValueError(
                 "--distributed is coordinator=HOST:PORT,processes=N,process=I, or "
                 f"{AUTO}; got {text!r}"
             )
         count, index = map(int, numbers)
-        if not index < count:
+        if not 0 <= index < count:
             raise ValueError(
-                f"--distributed: process must be in [0, {count}), got {index}"
+                "--distributed: processes must be >= 1 and process in [0, processes), "
+                f"got {count} and {index}"
             )
         arguments = {
             "coordinator_address": values["coordinator"],

@@ -1,8 +1,9 @@
 """Runs stages in order; skips finished ones and reuses those of other runs."""
 
+import contextlib
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from dreamgym.run.reuse import reuse_stage
 from dreamgym.run.stage import Stage, StageTable
 from dreamgym.run.view import StageView
 from worldmodel.data import processes
+
+ASIDE = ".aside"
+"""The folder of a run that holds what a command computes again, until it has."""
 
 
 def run_stages(
@@ -54,23 +58,47 @@ def run_stages(
                 check(stage, (marker or {})["numbers"])
 
 
-def remove_outdated(run: Run, table: StageTable, names: Sequence[str]) -> None:
-    """Remove the markers and files of stages that were computed under other settings.
+@contextlib.contextmanager
+def without_outdated(
+    run: Run, table: StageTable, names: Sequence[str]
+) -> Iterator[None]:
+    """Set aside, in a block, stages that were computed under other settings.
 
-    `names` are stages of which each needs the one before: from the first whose marker
-    has another key on, all are removed. An existing run keeps its settings, so this is
-    for commands that run a stage of it again under others.
+    They are removed when the block ends, and come back if it ends with an error. An
+    existing run keeps its settings, so this is for commands that run a stage of it
+    again under others.
+
+    Args:
+      names: stages of which each needs the one before: from the first whose marker has
+        another key on, all are set aside.
     """
-    outdated = False
+    outdated, files = False, list[str]()
+    run.drop(ASIDE)  # of a command that was killed
     for name in names:
-        marker = run.done(name)
-        key = table.key(name, run.config)
+        marker, key = run.done(name), table.key(name, run.config)
         outdated = outdated or (marker is not None and marker.get("key") != key)
         if outdated:
             # First the marker: without it the files count as unfinished.
-            for file in (f"stages/{name}.json", *table[name].writes):
-                run.drop(file)
-                run.path(file).unlink(missing_ok=True)
+            files += [f"stages/{name}.json", *table[name].writes]
+    _move(run, [(file, f"{ASIDE}/{file}") for file in files])
+    try:
+        yield
+    except BaseException:
+        for file in files:
+            run.drop(file)
+            run.path(file).unlink(missing_ok=True)
+        _move(run, [(f"{ASIDE}/{file}", file) for file in reversed(files)])
+        raise
+    finally:
+        run.drop(ASIDE)
+
+
+def _move(run: Run, files: Sequence[tuple[str, str]]) -> None:
+    """Rename the files and folders of a run that are there."""
+    for old, new in files:
+        if run.path(old).exists():
+            run.path(new).parent.mkdir(parents=True, exist_ok=True)
+            run.path(old).rename(run.path(new))
 
 
 def step_allowance(run: Run, table: StageTable, stage: Stage) -> int | None:

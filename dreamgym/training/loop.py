@@ -102,7 +102,9 @@ def train(
             _load_reward_model(state, parts)
             rescored = rescore(rollouts, parts.score, config.reward.cost.token)
             if state.novelty is not None:
-                rescored = with_novelty(rescored, state.novelty)
+                rescored = with_novelty(
+                    rescored, state.novelty, config.reward.component_weights
+                )
 
             # 4. Update the policy. The snapshot comes first, because the update
             # donates the buffers of the state.

@@ -20,6 +20,7 @@ from dreamgym.agent.policy import Policy, Turn
 from dreamgym.agent.rollout import Trajectory, rollout
 from dreamgym.envs.base import LOW_CONFIDENCE
 from dreamgym.envs.vector import Snapshot, VectorEnv
+from dreamgym.rewards.config import ComponentWeightConfig
 from dreamgym.rewards.novelty import COMPONENT, NoveltyReward
 from dreamgym.rewards.reward_function import (
     NO_OUTCOME,
@@ -27,6 +28,7 @@ from dreamgym.rewards.reward_function import (
     RewardedEpisode,
     with_rewards,
 )
+from dreamgym.rewards.rules import weigh_components
 from dreamgym.rl.credit import Fork
 from dreamgym.training.config import LoopConfig
 from worldmodel.data.records import Episode, Task
@@ -166,14 +168,23 @@ def rescore(
     return _replaced(rollouts, trajectories, _reward_metrics(scores))
 
 
-def with_novelty(rollouts: Rollouts, novelty: NoveltyReward) -> Rollouts:
+def with_novelty(
+    rollouts: Rollouts,
+    novelty: NoveltyReward,
+    weights: Sequence[ComponentWeightConfig] = (),
+) -> Rollouts:
     """Return the rollouts with what novel states pay, and count their states.
 
-    Rollouts that are not scored count, too: what they saw was seen. The metric is the
-    mean sum over an episode (`reward/novelty`).
+    The pay has the weight that fits its name, as every component has. Rollouts that are
+    not scored count, too: what they saw was seen. The metric is the mean sum over an
+    episode (`reward/novelty`).
     """
     trajectories = rollouts.all
-    pay = novelty.reward([t.episode for t in trajectories])
+    (weight,) = weigh_components({COMPONENT: 1.0}, weights).values()
+    pay = [
+        [weight * amount for amount in amounts]
+        for amounts in novelty.reward([t.episode for t in trajectories])
+    ]
     for i, (t, amounts) in enumerate(zip(trajectories, pay, strict=True)):
         steps = tuple(
             dataclasses.replace(step, rewards={**step.rewards, COMPONENT: amount})

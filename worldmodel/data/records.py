@@ -89,7 +89,8 @@ class Episode:
     """A task and the transitions of one attempt at it.
 
     `success` is None where the episode was not scored; `error` then holds the reason,
-    if it is known.
+    if it is known. `scored_by` says who found the outcome, where the environment did
+    not.
     """
 
     id: str
@@ -98,6 +99,7 @@ class Episode:
     source: str
     success: bool | None
     error: str | None = None
+    scored_by: str = ""
 
     @property
     def episode_return(self) -> float:
@@ -227,6 +229,7 @@ def parse_episode(row: Any, where: Where) -> Episode:
         source=field(row, "source", str, where, "unknown"),
         success=success,
         error=field(row, "error", str, where, None),
+        scored_by=field(row, "scored_by", str, where, ""),
     )
 
 
@@ -347,7 +350,9 @@ def _write(path: str | os.PathLike, schema: str, records: Iterable[Any]) -> None
 
 
 def _without_empty_fields(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the row; steps without costs or listed actions do not mention them."""
+    """Return the row; what is empty in nearly all rows is not mentioned."""
+    if not row.get("scored_by", True):
+        del row["scored_by"]
     for step in row.get("transitions", [row.get("transition", {})]):
         for name in ("costs", "valid_actions"):
             if not step.get(name):

@@ -57,6 +57,11 @@ def test_a_judged_outcome_by_hand(episodes):
     assert judged.transitions[:-1] == won.transitions[:-1]
     last = judged.transitions[-1]
     assert (last.terminated, last.success, last.rewards) == (True, True, {"judge": 1.0})
+    assert judged.scored_by == "judge"
+    costs = dataclasses.replace(won.transitions[-1], rewards={"step": -0.1})
+    costly = dataclasses.replace(won, transitions=(*won.transitions[:-1], costs))
+    rewards = with_outcome(costly, won=True).transitions[-1].rewards
+    assert rewards == {"step": -0.1, "judge": 1.0}
     # What the environment paid stays as it is.
     paid = with_outcome(episodes[0], won=True)
     assert paid.transitions[-1].rewards == episodes[0].transitions[-1].rewards
@@ -109,6 +114,17 @@ def test_the_command_scores_what_nobody_scored(tmp_path, capsys, episodes):
     assert "whoever always says the same is right in 50.0 %" in text
 
 
+def test_a_judge_is_not_measured_by_its_own_verdicts(tmp_path, capsys, episodes):
+    file, out = tmp_path / "mine.jsonl", tmp_path / "judged.jsonl"
+    write_episodes(file, map(unscored, episodes))
+    with serving(answering(lambda _: answer("won"))) as server:
+        for source, target in ((file, out), (out, tmp_path / "again.jsonl")):
+            command = ["judge", str(source), "--to", str(target)]
+            assert main([*command, "--server", server.url]) == 0
+            assert "agreement: unknown" in capsys.readouterr().out
+    assert {e.scored_by for e in read_episodes(out)} == {"judge"}
+
+
 def test_a_judge_of_known_error_is_measured(tmp_path, capsys):
     # Each task is judged wrong with a probability of 0.3, the same each time.
     episodes = won_and_lost(len(doubles.tasks("train")))
@@ -139,5 +155,5 @@ def test_what_cannot_be_judged_is_said(tmp_path, capsys, episodes):
     text = capsys.readouterr().out
     assert "judged: 0 episodes" in text
     assert "12 stay without a score" in text
-    assert "agreement: unknown, no episode of the file has an outcome" in text
+    assert "agreement: unknown, no episode with an outcome of its own" in text
     assert [e.success for e in read_episodes(out)] == [None] * 12

@@ -37,7 +37,12 @@ def test_one_process_waits_for_nobody():
         ("two", "--distributed is coordinator=HOST:PORT"),
         ("coordinator=a:1,processes=2", "--distributed is coordinator=HOST:PORT"),
         ("coordinator=a:1,processes=2,process=x", "--distributed is coordinator="),
-        ("coordinator=a:1,processes=2,process=2", r"process must be in \[0, 2\), got"),
+        ("coordinator=,processes=1,process=0", "--distributed is coordinator="),
+        (
+            "coordinator=a:1,processes=2,process=2",
+            r"in \[0, processes\), got 2",
+        ),
+        ("coordinator=a:1,processes=0,process=0", "processes must be >= 1"),
     ],
 )
 def test_how_processes_are_named(text, message):

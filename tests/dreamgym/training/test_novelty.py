@@ -12,7 +12,7 @@ from dreamgym import training
 from dreamgym.config.stages import TrainConfig
 from dreamgym.envs.base import Step
 from dreamgym.envs.vector import VectorEnv
-from dreamgym.rewards.config import NoveltyConfig, RewardConfig
+from dreamgym.rewards.config import ComponentWeightConfig, NoveltyConfig, RewardConfig
 from dreamgym.rewards.novelty import NoveltyReward
 from dreamgym.training import TrainingState
 from dreamgym.training.rollouts import Rollouts, with_novelty
@@ -150,6 +150,15 @@ def test_what_novelty_pays_is_learned_from_and_in_the_row(update_calls):
     )
     assert rollouts.reward_metrics == {"reward/novelty": 0.25}
     assert "reward/novelty" not in result.metrics  # of rollouts without it
+
+
+def test_novelty_has_the_weight_of_its_name():
+    novelty = NoveltyReward(NoveltyConfig(weight=0.5, numbers=True), [])
+    weights = [ComponentWeightConfig(name="nov*", weight=0.5)]
+    rollouts = with_novelty(Rollouts(pair(), []), novelty, weights)
+    steps = rollouts.started[0].episode.transitions
+    assert [x.rewards["novelty"] for x in steps] == [0.25, 0.0]
+    assert rollouts.reward_metrics == {"reward/novelty": 0.125}
 
 
 def test_a_dream_is_not_paid_for_what_it_invents():

@@ -254,6 +254,20 @@ def trained(policy, train, dev, directory, config=CONFIG):
     )
 
 
+def test_pairs_without_a_gradient_change_nothing(monkeypatch):
+    """Where sigma(-margin) is 0 in float32, the policy stays, and training goes on."""
+    policy = doubles.policy(action_tokens=6)
+    turns, _ = pair_turns(policy, [preference(doubles.tasks("train")[0])], CONFIG)
+    trainer = PreferenceTrainer(policy, turns, CONFIG)
+    far = np.array([1e6, 1e6, -1e6])
+    monkeypatch.setattr(trainer._updater, "reference_log_ratio", lambda _: far)
+    state = trainer.init()
+    after, metrics, step = trainer.update(state, turns, seed=0)
+    assert int(after.step) == int(state.step) + 1
+    assert helpers.distance(after.params, state.params) == 0.0
+    assert (metrics.loss, step["grad_norm"]) == (0.0, 0.0)
+
+
 def test_the_better_attempt_of_unseen_tasks_becomes_more_likely(
     learner_pairs, tmp_path
 ):

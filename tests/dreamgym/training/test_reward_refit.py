@@ -224,6 +224,11 @@ def test_an_interrupted_loop_goes_on_with_the_refitted_model(
         ),
         (config_of(REFIT, outcome_weight=1.0), "outcome_weight = 1"),
         (config_of(dataclasses.replace(REFIT, every=7)), "never reached.*updates = 6"),
+        (config_of(dataclasses.replace(REFIT, every=0)), "every is 0"),
+        (
+            config_of(dataclasses.replace(REFIT, steps=0, learning_rate=1.0)),
+            "learning_rate has no effect with steps = 0",
+        ),
         (config_of(REFIT), None),
     ],
 )
@@ -231,7 +236,7 @@ def test_refits_without_effect_are_refused(loop, message):
     if message is None:
         assert loop.dead() is None
     else:
-        assert loop.dead().startswith("reward.reward_model.refit.every")
+        assert loop.dead().startswith("reward.reward_model.refit")
         assert re.search(message, loop.dead())
 
 

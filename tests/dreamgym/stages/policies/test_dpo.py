@@ -187,6 +187,43 @@ def test_the_command_trains_plays_and_trains_anew(tmp_path, capsys, monkeypatch)
     assert Run.open(run.root).config == run.config  # the run keeps its settings
 
 
+@pytest.mark.parametrize("end", ["no pair is left", "interrupted"])
+def test_a_policy_stays_where_another_cannot_be_trained(
+    tmp_path, capsys, monkeypatch, end
+):
+    run = made(tmp_path)
+    pairs = won_over_lost(both("train", 5), max_pairs=1, seed=0)
+    write_preferences(tmp_path / "p.jsonl", pairs)
+    given = ("--pairs", tmp_path / "p.jsonl", *OPTIONS)
+    assert command(run, *given) == 0
+
+    def files():
+        paths = sorted(p for p in run.root.rglob("*") if "dpo" in p.as_posix())
+        kept = (p for p in paths if p.is_file() and p.suffix != ".seconds")
+        return {p: p.read_bytes() for p in kept}
+
+    before = files()
+    assert len(before) >= 5
+    if end == "interrupted":
+        given = (*given, "--dpo.beta", "0.3")
+        monkeypatch.setattr(preference_training.PreferenceTrainer, "update", _interrupt)
+    else:
+        long = [
+            dataclasses.replace(
+                p, worse=(dataclasses.replace(p.worse[0], action="go " * 99),)
+            )
+            for p in pairs
+        ]
+        write_preferences(tmp_path / "p.jsonl", long)
+    assert command(run, *given) == (130 if end == "interrupted" else 2)
+    capsys.readouterr()
+    assert files() == before
+
+
+def _interrupt(*_, **__):
+    raise KeyboardInterrupt
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
