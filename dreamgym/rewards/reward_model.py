@@ -1,5 +1,7 @@
 """The reward model R_phi, fitted to preferences between attempts.
 
+progress_attribution.py fits the same model to outcomes of single attempts instead.
+
 transition -> task, past actions, state, action and effect as ids -> a decoder with a
 scalar head -> R(s, a, s') at the last id. Pairs of attempts -> the Bradley-Terry loss
 -log sigmoid(R(better) - R(worse)) (Christiano et al., arXiv:1706.03741, Eq. 1).
@@ -13,7 +15,7 @@ import functools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -100,7 +102,7 @@ def bradley_terry(
 
 def _loss(logits, batch: Tokens, *, pairs: int):
     loss, right = bradley_terry(
-        logits[..., 0], batch.mask, batch.columns["side"], pairs=pairs
+        logits[..., 0], batch.mask, batch.columns["attempt"], pairs=pairs
     )
     return loss, {"ranked": right}
 
@@ -116,7 +118,9 @@ class RewardModel:
     """A fitted reward model R_phi.
 
     Pairs determine R only up to a constant: `mean_score`, the mean over the steps of
-    the fit, is subtracted, so that a score of 0 is that of an average step.
+    the fit, is subtracted, so that a score of 0 is that of an average step. With the
+    `objective` "progress" the scores of an attempt sum to its outcome, and nothing is
+    subtracted.
     """
 
     def __init__(
@@ -127,8 +131,9 @@ class RewardModel:
         history: int,
         width: int,
         mean_score: float = 0.0,
+        objective: str = "preference",
     ):
-        self.model, self.tokenizer = model, tokenizer
+        self.model, self.tokenizer, self.objective = model, tokenizer, objective
         self.history, self.width, self.mean_score = history, width, mean_score
         definition = model.definition
 
@@ -205,6 +210,7 @@ class RewardModel:
         save_model(directory, trunk, self.tokenizer)
         row = {
             "schema": SCHEMA,
+            "objective": self.objective,
             "history": self.history,
             "width": self.width,
             "centre": self.mean_score,
@@ -236,6 +242,8 @@ class RewardModel:
             history=row["history"],
             width=row["width"],
             mean_score=row["centre"],
+            # Models of older versions have no entry, and are all of this objective.
+            objective=row.get("objective", "preference"),
         )
 
 
@@ -264,9 +272,7 @@ def fit(
 ) -> tuple[RewardModel, list[dict[str, float | int]]]:
     """Fit R_phi, starting from a model's weights; return it and its learning curve.
 
-    The fit resumes from a checkpoint in `directory`, if there is one. Its batches are
-    whole pairs of one fixed shape and its loss is over pairs: fitting/supervised.py
-    packs single examples under a cross-entropy, so the loop stands here.
+    The fit resumes from a checkpoint in `directory`, if there is one.
 
     Raises:
       ValueError: there are no pairs.
@@ -274,13 +280,45 @@ def fit(
     """
     if not pairs:
         raise ValueError("nothing to fit a reward model to: no pairs")
-    c, history = config, config.history
-    batches = PairBatches(
-        tok, pairs, c.batch_pairs, history=history, width=c.row_tokens, seed=seed
+    c = config
+    batches = AttemptBatches(
+        pair_groups(tok, pairs, history=c.history),
+        c.batch_pairs,
+        width=c.row_tokens,
+        seed=seed,
     )
     start = with_scalar_head(model)
     learner = pair_learner(start, c.learning_rate, c.batch_pairs, c.steps)
-    state, curve = learner.init(), []
+    params, curve = fit_batches(
+        learner, batches, c, measure="ranked", directory=directory, progress=progress
+    )
+    raw = RewardModel(
+        start._replace(params=params), tok, history=c.history, width=c.row_tokens
+    )
+    raw.center(pairs)
+    return raw, curve
+
+
+def fit_batches(
+    learner: Learner,
+    batches: "AttemptBatches",
+    config: RewardModelConfig,
+    *,
+    measure: str,
+    directory: Path,
+    progress: Progress | None = None,
+) -> tuple[nnx.State, list[dict[str, float | int]]]:
+    """Fit to batches of attempts; return parameters and a curve of loss and `measure`.
+
+    The fit resumes from a checkpoint in `directory`, if there is one. A batch is of
+    whole attempts and of one fixed shape, and the loss is over attempts:
+    fitting/supervised.py packs single examples under a cross-entropy, so the loop
+    stands here.
+
+    Raises:
+      FloatingPointError: the loss is not finite; the message names the update.
+    """
+    c, state, curve = config, learner.init(), []
     saved = checkpoint.restore(directory, state)
     if saved is not None:
         _, state, host = saved
@@ -288,7 +326,7 @@ def fit(
     window: dict[str, Ratio] = {}
     for step in range(int(state.step) + 1, c.steps + 1):
         state, metrics = learner.update(state, [batches.at(step - 1)])
-        for name in ("loss", "ranked"):
+        for name in ("loss", measure):
             total = window.get(name)
             window[name] = metrics[name] if total is None else total + metrics[name]
         if step % c.save_every and step != c.steps:
@@ -300,78 +338,87 @@ def fit(
         checkpoint.save(directory, step, state, {"curve": curve})
         if progress is not None:
             progress(step, row)
-    raw = RewardModel(
-        start._replace(params=state.params), tok, history=history, width=c.row_tokens
-    )
-    raw.center(pairs)
-    return raw, curve
+    return state.params, curve
 
 
 def pair_learner(
     model: Model, learning_rate: float, batch_pairs: int, steps: int
 ) -> Learner:
     """Return the learner of a fit of R_phi to pairs, in so many steps."""
+    loss = functools.partial(_loss, pairs=batch_pairs)
+    return score_learner(model, loss, learning_rate, steps)
+
+
+def score_learner(
+    model: Model, loss: Callable[..., Any], learning_rate: float, steps: int
+) -> Learner:
+    """Return the learner of a loss of (scores of one column, Tokens)."""
     optimizer = OptimizerConfig(
         learning_rate=learning_rate, warmup_steps=min(20, steps)
     )
-    loss = on_logits(functools.partial(_loss, pairs=batch_pairs))
-    return Learner(model, optimizer, loss, steps=steps)
+    return Learner(model, optimizer, on_logits(loss), steps=steps)
 
 
-class PairBatches:
-    """Batches of whole pairs, all of one shape; each epoch has a random order."""
+def pair_groups(
+    tok: TextTokenizer, pairs: Sequence[Preference], *, history: int
+) -> list[list[list[Example]]]:
+    """Return for each pair the examples of the better attempt and of the worse one."""
+    return [
+        [attempt_examples(tok, p.task, x, history=history) for x in (p.better, p.worse)]
+        for p in pairs
+    ]
+
+
+class AttemptBatches:
+    """Batches of whole groups of attempts, all of one shape, in a random order.
+
+    A group is a pair of attempts, or one attempt alone. The column `attempt` numbers
+    the attempts of a batch, group after group. Each epoch has another order.
+    """
 
     def __init__(
         self,
-        tok: TextTokenizer,
-        pairs: Sequence[Preference],
+        groups: Sequence[Sequence[Sequence[Example]]],
         size: int,
         *,
-        history: int,
         width: int,
         seed: int,
         rows_multiple: int = 1,
     ):
-        """Pack the pairs; a batch has a multiple of `rows_multiple` rows.
+        """Pack groups, all of as many attempts; a batch has `size` of them, at most.
 
-        Where other pairs follow later, a larger multiple lets fewer shapes compile.
+        Its rows are a multiple of `rows_multiple`. Where other groups follow later, a
+        larger multiple lets fewer shapes compile.
         """
-        self._size, self._seed = size, seed
-        sides = [
-            [
-                attempt_examples(tok, p.task, x, history=history)
-                for x in (p.better, p.worse)
-            ]
-            for p in pairs
-        ]
-        width = _width([e for pair in sides for x in pair for e in x], width)
-        self._pairs = [
+        self._size, self._seed, self._attempts = size, seed, len(groups[0])
+        width = _width([e for group in groups for x in group for e in x], width)
+        self._groups = [
             pack(
                 [
-                    e.with_columns(side=side)
-                    for side, examples in enumerate(pair)
+                    e.with_columns(attempt=attempt)
+                    for attempt, examples in enumerate(group)
                     for e in examples
                 ],
                 width,
             )
-            for pair in sides
+            for group in groups
         ]
         # One shape: the rows of the largest batch there can be.
-        large = sorted((len(x.ids) for x in self._pairs), reverse=True)
+        large = sorted((len(x.ids) for x in self._groups), reverse=True)
         self._rows = bucket(sum(large[:size]), rows_multiple)
         self._order = -1, np.arange(0)
 
     def at(self, step: int) -> Tokens:
         """Return the batch of a step, a function of the seed and the step alone."""
-        steps = -(-len(self._pairs) // self._size)
+        steps = -(-len(self._groups) // self._size)
         epoch, batch = divmod(step, steps)
         if self._order[0] != epoch:
             rng = np.random.default_rng((self._seed, epoch))
-            self._order = epoch, rng.permutation(len(self._pairs))
-        pair_numbers = self._order[1][batch * self._size : (batch + 1) * self._size]
-        pairs = [
-            pair.with_columns(side=pair.columns["side"] + np.int32(2 * number))
-            for number, pair in enumerate(self._pairs[i] for i in pair_numbers)
+            self._order = epoch, rng.permutation(len(self._groups))
+        numbers = self._order[1][batch * self._size : (batch + 1) * self._size]
+        groups = [
+            x.with_columns(attempt=x.columns["attempt"] + np.int32(self._attempts * i))
+            for i, x in enumerate(self._groups[number] for number in numbers)
         ]
-        tokens = jax.tree.map(lambda *rows: np.concatenate(rows), *pairs)
+        tokens = jax.tree.map(lambda *rows: np.concatenate(rows), *groups)
         return rows_of(tokens, np.arange(len(tokens.ids)), self._rows)

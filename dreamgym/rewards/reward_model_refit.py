@@ -17,9 +17,10 @@ from dreamgym.rewards.config import RewardModelSourceConfig
 from dreamgym.rewards.preferences import Preference, rollout_pairs
 from dreamgym.rewards.reward_function import attempt_pay
 from dreamgym.rewards.reward_model import (
-    PairBatches,
+    AttemptBatches,
     RewardModel,
     RewardModelWeights,
+    pair_groups,
     pair_learner,
 )
 from worldmodel.data.records import Episode
@@ -102,11 +103,9 @@ class RewardModelRefit:
     def _fit(self, pairs: Sequence[Preference], seed: int) -> None:
         assert self._learner is not None
         c, model = self._config, self._model
-        batches = PairBatches(
-            model.tokenizer,
-            pairs,
+        batches = AttemptBatches(
+            pair_groups(model.tokenizer, pairs, history=model.history),
             c.batch_pairs,
-            history=model.history,
             width=model.width,
             seed=seed,
             rows_multiple=_ROWS_MULTIPLE,
