@@ -2,17 +2,20 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from dreamgym.build.chat import CACHE, ServerLost, run_client
 from dreamgym.build.episodes import read
-from dreamgym.evaluation.statistics import wilson
-from dreamgym.rewards import reward_model
-from dreamgym.rewards.config import RewardConfig, RewardModelConfig
+from dreamgym.evaluation.statistics import rate, wilson
+from dreamgym.rewards import progress_attribution, reward_model
+from dreamgym.rewards.config import (
+    RewardConfig,
+)
 from dreamgym.rewards.hard_negatives import KINDS, hard_negatives
 from dreamgym.rewards.judge import Judge
 from dreamgym.rewards.preferences import (
@@ -25,6 +28,7 @@ from dreamgym.rewards.preferences import (
 )
 from dreamgym.rewards.reward_function import Pasts, RewardFunction
 from dreamgym.rewards.reward_model import RewardModel
+from dreamgym.rewards.reward_model_config import RewardModelConfig
 from dreamgym.rewards.reward_model_refit import RewardModelRefit
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.display import progress_bar
@@ -67,11 +71,6 @@ class _RunJudge(Judge):
                 f"{error}; what the judge answered is kept in {CACHE}: once it "
                 "answers again the same command goes on"
             ) from error
-
-
-def needs_reward_model(config: RewardConfig) -> bool:
-    """Return whether these rewards need a reward model fitted in the run."""
-    return "reward_model" in config.sources and not config.reward_model.model
 
 
 @contextlib.contextmanager
@@ -130,13 +129,18 @@ def _directory(run: Run, config: RewardConfig) -> Path:
 
 def _model(run: Run, config: RewardConfig) -> RewardModel:
     """Return the reward model that is named, or the run's own."""
+    directory = _directory(run, config)
     try:
-        return RewardModel.load(_directory(run, config))
+        model = RewardModel.load(directory)
     except ValueError as error:
         raise RunError(
             f"{error}; `dreamgym reward-model {run.root}` makes that of the run, which "
             "is taken where train.reward.reward_model.model names none"
         ) from None
+    problem = config.reward_model.progress_problem()
+    if model.objective == "progress" and problem is not None:
+        raise RunError(f"{directory}: {problem}")
+    return model
 
 
 def fit(run: Run, config: RewardModelConfig) -> dict[str, Any]:
@@ -145,10 +149,11 @@ def fit(run: Run, config: RewardModelConfig) -> dict[str, Any]:
     Without `preferences` the pairs are successful over failed attempts at the same
     task: those of the training tasks are fitted, those of the dev tasks are held out.
     One pair counts per held-out task, because pairs of a task are not independent. The
-    same call resumes after an interruption, and a finished fit returns its numbers.
+    objective "progress" takes all scored episodes of the training and the dev tasks.
+    The same call resumes after an interruption, and a finished fit returns its numbers.
 
     Raises:
-      RunError: the run is not pretrained, or no task has a success and a failure.
+      RunError: the run is not pretrained, or there is nothing to fit or to hold out.
       RecordError: a bad file of pairs; the message names file and line.
     """
     run.require("pretrain")
@@ -157,6 +162,8 @@ def fit(run: Run, config: RewardModelConfig) -> dict[str, Any]:
             f"{run.root}: its dream is a server; there is no model for a reward model "
             "to begin at: train.reward.reward_model.model names another"
         )
+    if config.objective == "progress":
+        return _fit_outcomes(run, config)
     seed = run.config.seed
     fitted, held_out = preference_pairs(
         run,
@@ -168,29 +175,10 @@ def fit(run: Run, config: RewardModelConfig) -> dict[str, Any]:
     examined = attempts_of(held_out) if config.preferences else read(run)[1]
     digest = _digest([fitted, held_out, examined], config, seed)
     earlier = run.numbers(STAGE)
-    pairs_file = run.path(DIRECTORY) / PAIRS
-    whole = "hard_negatives" in earlier and pairs_file.is_file()
+    whole = "hard_negatives" in earlier and (run.path(DIRECTORY) / PAIRS).is_file()
     if earlier.get("digest") == digest and whole:  # else of an older version
         return earlier
-    trunk, tok = load_model(run.path("experience"))
-    checkpoints = f"checkpoints/{STAGE}-{digest}"
-    with progress_bar(config.steps, "reward model", "update") as show:
-        model, curve = reward_model.fit(
-            trunk,
-            tok,
-            fitted,
-            config,
-            seed=seed,
-            directory=run.path(checkpoints),
-            progress=show,
-        )
-    with processes.first_process_writes("reward model") as writes:
-        if writes:  # of the model before
-            run.path(f"stages/{STAGE}.json").unlink(missing_ok=True)
-    model.save(run.path(DIRECTORY))
-    write_preferences(pairs_file, fitted)
-    run.write_curve(STAGE, curve)
-    run.drop(checkpoints)
+    model = _fit(run, config, reward_model.fit, fitted, digest)
     return {
         "pairs": len(fitted),
         **_ranking(model, held_out),
@@ -200,6 +188,88 @@ def fit(run: Run, config: RewardModelConfig) -> dict[str, Any]:
             if pairs
         },
         "digest": digest,
+    }
+
+
+def _fit(
+    run: Run,
+    config: RewardModelConfig,
+    fit_model: Callable[..., tuple[RewardModel, list[dict[str, float | int]]]],
+    records: Sequence[Any],
+    digest: str,
+) -> RewardModel:
+    """Fit a model to pairs or episodes, and write it, its pairs and its curve."""
+    trunk, tok = load_model(run.path("experience"))
+    checkpoints = f"checkpoints/{STAGE}-{digest}"
+    with progress_bar(config.steps, "reward model", "update") as show:
+        model, curve = fit_model(
+            trunk,
+            tok,
+            records,
+            config,
+            seed=run.config.seed,
+            directory=run.path(checkpoints),
+            progress=show,
+        )
+    pairs_file = run.path(DIRECTORY) / PAIRS
+    with processes.first_process_writes("reward model") as writes:
+        if writes:  # of the model before
+            run.path(f"stages/{STAGE}.json").unlink(missing_ok=True)
+            pairs_file.unlink(missing_ok=True)
+    model.save(run.path(DIRECTORY))
+    if config.objective == "preference":
+        write_preferences(pairs_file, records)
+    run.write_curve(STAGE, curve)
+    run.drop(checkpoints)
+    return model
+
+
+def _fit_outcomes(run: Run, config: RewardModelConfig) -> dict[str, Any]:
+    """Fit the run's reward model to outcomes; return the numbers of its stage."""
+    fitted, held_out = map(progress_attribution.scored_attempts, read(run))
+    won = sum(bool(e.success) for e in fitted)
+    if not 0 < won < len(fitted) or not held_out:
+        raise RunError(
+            f"{run.root}: {won} won and {len(fitted) - won} lost episodes to fit a "
+            f"reward model to, and {len(held_out)} held out; expected at least one of "
+            "each (episodes.jsonl and dev.jsonl, those with a known outcome)"
+        )
+    digest = _digest([fitted, held_out], config, run.config.seed)
+    earlier = run.numbers(STAGE)
+    if earlier.get("digest") == digest:
+        return earlier
+    model = _fit(run, config, progress_attribution.fit, fitted, digest)
+    predictions = progress_attribution.predicted_outcomes(model, fitted, held_out)
+    rows = {name: _outcome_errors(held_out, x) for name, x in predictions.items()}
+    return {
+        "objective": config.objective,
+        "episodes": len(fitted),
+        "held_out": len(held_out),
+        "held_out_tasks": len({e.task.id for e in held_out}),
+        "held_out_won": sum(bool(e.success) for e in held_out),
+        **rows.pop("model"),
+        **rows,
+        "digest": digest,
+    }
+
+
+def _outcome_errors(
+    attempts: Sequence[Episode], predictions: Float[np.ndarray, " N"]
+) -> dict[str, Any]:
+    """Return the mean squared error of predicted outcomes, and how many are right.
+
+    In the interval the attempts at one task count less than those at several.
+    """
+    outcome = progress_attribution.outcomes_of(attempts)
+    right = (predictions > progress_attribution.WON) == (outcome > 0)
+    tasks: dict[str, list[bool]] = {}
+    for attempt, hit in zip(attempts, right.tolist(), strict=True):
+        tasks.setdefault(attempt.task.id, []).append(hit)
+    accuracy = rate(tasks)
+    return {
+        "error": float(((predictions - outcome) ** 2).mean()),
+        "accuracy": accuracy["mean"],
+        "interval": [accuracy["low"], accuracy["high"]],
     }
 
 
@@ -265,6 +335,35 @@ def _digest(
 ) -> str:
     rows = [[dataclasses.asdict(x) for x in part] for part in records]
     return content_hash([rows, dataclasses.asdict(config), seed])[:16]
+
+
+def report_lines(numbers: dict[str, Any]) -> list[str]:
+    """Return the numbers of a reward model's fit as lines to print."""
+    if numbers.get("objective") == "progress":
+        return _outcome_lines(numbers)
+    return [
+        f"reward model: {summary(numbers)}",
+        "hard negatives, flawed copies of won attempts that it should rank below:",
+        *(f"  {line}" for line in hard_negative_lines(numbers)),
+    ]
+
+
+def _outcome_lines(numbers: dict[str, Any]) -> list[str]:
+    low, high = numbers["interval"]
+    lines = [
+        f"reward model: fitted to the outcomes of {numbers['episodes']} episodes; of "
+        f"{numbers['held_out']} held out ({numbers['held_out_won']} won, "
+        f"{numbers['held_out_tasks']} tasks), the sum of the shares has a mean squared "
+        f"error of {numbers['error']:.3f} and tells {numbers['accuracy']:.1%} right "
+        f"(95 % interval {low:.1%} to {high:.1%})"
+    ]
+    for name, text in (
+        ("constant", "the mean outcome of the fitted episodes"),
+        ("length", "a line through their outcomes by number of steps"),
+    ):
+        row = numbers[name]
+        lines.append(f"  {text}: {row['error']:.3f}, {row['accuracy']:.1%}")
+    return lines
 
 
 def summary(numbers: dict[str, Any]) -> str:

@@ -20,6 +20,9 @@ RUN/reward_model/. Another run takes its rewards from it:
 and without the last setting it fits its own, to its own episodes.
 Prints how many pairs of unseen tasks it ranks right, with an interval, and the same for
 won attempts over flawed copies of them, by kind of the flaw.
+With --objective progress it is fitted to the outcomes of RUN's episodes instead: each
+step has a share, the shares of an episode sum to its outcome, and a step is paid its
+share. Prints how well the sums predict the outcomes of unseen tasks.
 Interrupted? The same command goes on."""
 
 
@@ -89,6 +92,11 @@ def add(commands: Any) -> None:
     option("run_dir", type=Path, metavar="RUN", help="a run directory, pretrained")
     option("--pairs", type=Path, metavar="FILE", help="pairs (JSONL, gzip or not)")
     option("--steps", type=int, metavar="N", help="updates (default: the run's)")
+    option(
+        "--objective",
+        choices=["preference", "progress"],
+        help="fit pairs, or the outcomes of single episodes (default: the run's)",
+    )
     command.set_defaults(body=_fit)
     _add_dpo(commands)
 
@@ -184,17 +192,19 @@ def _fit(args: argparse.Namespace) -> None:
     from dreamgym.run.process import tune_process
 
     run = Run.open(args.run_dir)
-    changes = {"steps": args.steps, "preferences": args.pairs and str(args.pairs)}
+    changes = {
+        "steps": args.steps,
+        "preferences": args.pairs and str(args.pairs),
+        "objective": args.objective,
+    }
     config = dataclasses.replace(
         run.config.reward_model, **{k: v for k, v in changes.items() if v is not None}
     )
     tune_process()
     numbers = rewards.fit(run, config)
     run.mark(rewards.STAGE, numbers)
-    print(f"reward model: {rewards.summary(numbers)}")
-    print("hard negatives, flawed copies of won attempts that it should rank below:")
-    for line in rewards.hard_negative_lines(numbers):
-        print(f"  {line}")
+    for line in rewards.report_lines(numbers):
+        print(line)
     print(f"model: {args.run_dir / rewards.DIRECTORY}")
 
 

@@ -28,7 +28,7 @@ from dreamgym.config.stages import (
     TransferConfig,
     UncertaintyConfig,
 )
-from dreamgym.rewards.config import RewardModelConfig
+from dreamgym.rewards.reward_model_config import RewardModelConfig
 from dreamgym.rl.config import DPOConfig
 from worldmodel.experience.config import EnsembleConfig, ExperienceConfig
 
@@ -151,6 +151,12 @@ class RunConfig:
         for name, loop in (("train", self.train), ("transfer", self.transfer)):
             if problem := loop.dead():
                 raise ValueError(f"{name}.{problem}")
+            source = loop.reward.reward_model
+            fits_shares = self.reward_model.objective == "progress" and (
+                loop.reward.fits_reward_model
+            )
+            if fits_shares and (problem := source.progress_problem()):
+                raise ValueError(f"{name}.reward.{problem}")
         if problem := self.dpo.dead():
             raise ValueError(f"dpo.{problem}")
         update = self.train.update

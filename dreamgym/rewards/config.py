@@ -169,7 +169,9 @@ class RewardModelRefitConfig:
 class RewardModelSourceConfig:
     """The reward model as a source: its directory, confidence and scale.
 
-    A step of score R has the reward `scale` (2 sigmoid(R) - 1).
+    A step of score R has the reward `scale` (2 sigmoid(R) - 1). If the model was fitted
+    with the objective "progress", R is the step's share of the outcome, and its reward
+    is `scale` R.
     """
 
     model: str = ""
@@ -177,9 +179,9 @@ class RewardModelSourceConfig:
     fitted (`reward_model`)."""
     confidence: float = 0.05
     """The model is unsure of a step where |sigmoid(R) - 0.5| is below this, in
-    [0, 0.5)."""
+    [0, 0.5). It is sure of every share of the outcome."""
     scale: float = 1.0
-    """The largest reward of a step."""
+    """The largest reward of a step, or the factor of its share of the outcome."""
     refit: RewardModelRefitConfig = RewardModelRefitConfig()
 
     def __post_init__(self):
@@ -187,6 +189,22 @@ class RewardModelSourceConfig:
             raise ValueError(f"confidence must be in [0, 0.5), got {self.confidence}")
         if not (self.scale > 0 and math.isfinite(self.scale)):
             raise ValueError(f"scale must be > 0 and finite, got {self.scale}")
+
+    def progress_problem(self) -> str | None:
+        """Return what does not go with the objective "progress", None if all does."""
+        if self.refit.every:
+            return (
+                f"reward_model.refit.every = {self.refit.every} refits a reward model "
+                'to pairs, and one of the objective "progress" is fitted to outcomes: '
+                "leave it out"
+            )
+        if self.confidence != RewardModelSourceConfig.confidence:
+            return (
+                f"reward_model.confidence = {self.confidence} has no effect on a "
+                'reward model of the objective "progress", which is sure of every '
+                "step: leave it out"
+            )
+        return None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -339,6 +357,11 @@ class RewardConfig:
             )
 
     @property
+    def fits_reward_model(self) -> bool:
+        """Whether these rewards need a reward model that is fitted in the run."""
+        return "reward_model" in self.sources and not self.reward_model.model
+
+    @property
     def dense(self) -> bool:
         """Whether steps have process rewards other than those of the environment."""
         models = {"reward_model", "judge"} & set(self.sources)
@@ -364,51 +387,3 @@ class RewardConfig:
         if self.outcome_weight == 1:
             return f"{name} outcome_weight = 1 leaves the process out"
         return None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RewardModelConfig:
-    """The fit of a reward model to preference pairs (Bradley and Terry, 1952).
-
-    It is fitted where a loop's `reward.sources` have "reward_model" and name no
-    directory of one.
-    """
-
-    preferences: str = ""
-    """A file of pairs (docs/concepts/rewards.md); "" makes them of the run's won and
-    lost attempts at the same task."""
-    steps: int = 200
-    """Optimiser steps."""
-    batch_pairs: int = 8
-    """Pairs of a batch."""
-    row_tokens: int = 256
-    """Tokens of a row, or more if a transition needs them."""
-    history: int = 4
-    """Past actions that are read with a transition."""
-    learning_rate: float = 1e-3
-    """Learning rate."""
-    held_out_share: float = 0.2
-    """Share of the tasks of `preferences` that is held out, in (0, 1)."""
-    max_pairs_per_task: int = 8
-    """Pairs that are made from the episodes of a task, at most."""
-    save_every: int = 50
-    """Steps between two checkpoints and rows of the curve."""
-
-    def __post_init__(self):
-        counts = (
-            self.steps,
-            self.batch_pairs,
-            self.row_tokens,
-            self.max_pairs_per_task,
-            self.save_every,
-        )
-        if min(counts) < 1 or self.history < 0:
-            raise ValueError(
-                "steps, batch_pairs, row_tokens, max_pairs_per_task and save_every "
-                f"must be >= 1, history >= 0, got {counts} and {self.history}"
-            )
-        if self.learning_rate <= 0 or not 0 < self.held_out_share < 1:
-            raise ValueError(
-                "learning_rate must be > 0 and held_out_share in (0, 1), got "
-                f"{self.learning_rate} and {self.held_out_share}"
-            )

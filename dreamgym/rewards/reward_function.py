@@ -52,7 +52,12 @@ class RewardedEpisode(NamedTuple):
 
 @runtime_checkable
 class StepScorer(Protocol):
-    """A reward model (dreamgym.rewards.reward_model.RewardModel)."""
+    """A reward model (dreamgym.rewards.reward_model.RewardModel).
+
+    With the `objective` "progress" the score of a step is its share of the outcome.
+    """
+
+    objective: str
 
     def scores(
         self,
@@ -261,9 +266,12 @@ class RewardFunction:
         step_numbers: Sequence[Sequence[int]],
         pasts: Pasts,
     ) -> _EpisodeScores:
-        """Return the reward model's scores; it is sure where p is far from 0.5."""
+        """Return the reward model's scores; it is sure where p is far from 0.5.
+
+        Of shares of the outcome it is always sure: they count only together.
+        """
         assert self.reward_model is not None
-        c = self.config.reward_model
+        c, shares = self.config.reward_model, self.reward_model.objective == "progress"
         index = [i for i, steps in enumerate(step_numbers) if steps]
         results = self.reward_model.scores(
             [(episodes[i].task, episodes[i].transitions) for i in index],
@@ -271,6 +279,12 @@ class RewardFunction:
         )
         out: _EpisodeScores = [{} for _ in episodes]
         for i, scores in zip(index, results, strict=True):
+            if shares:
+                out[i] = {
+                    s: _StepScore({"reward_model": c.scale * float(scores[s])}, True)
+                    for s in step_numbers[i]
+                }
+                continue
             probability = {s: _sigmoid(float(scores[s])) for s in step_numbers[i]}
             out[i] = {
                 s: _StepScore(

@@ -23,8 +23,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from dreamgym.rewards.config import RewardModelConfig
 from dreamgym.rewards.preferences import Preference
+from dreamgym.rewards.reward_model_config import RewardModelConfig
 from worldmodel.backbone.mesh import to_host
 from worldmodel.backbone.model import Model, apply_decoder
 from worldmodel.backbone.scalar_head import HEAD, with_scalar_head

@@ -12,7 +12,7 @@ from dreamgym.run.directory import Run
 def body(run: Run) -> dict[str, Any]:
     """Fit a reward model if the rewards of a loop need one; write reward_model/."""
     loops = (run.config.train, run.config.transfer)
-    if not any(rewards.needs_reward_model(loop.reward) for loop in loops):
+    if not any(loop.reward.fits_reward_model for loop in loops):
         return {"pairs": 0}
     return rewards.fit(run, run.config.reward_model)
 
@@ -20,7 +20,7 @@ def body(run: Run) -> dict[str, Any]:
 def cost(config: RunConfig, workload: Workload) -> Cost:
     """Return what the fit takes, if the rewards of a loop need one."""
     loops = (config.train, config.transfer)
-    if not any(rewards.needs_reward_model(loop.reward) for loop in loops):
+    if not any(loop.reward.fits_reward_model for loop in loops):
         return Cost()
     c = config.reward_model
     return ranking_cost(workload, c.steps, c.batch_pairs)

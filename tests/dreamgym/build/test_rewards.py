@@ -16,7 +16,6 @@ from dreamgym.rewards import reward_model
 from dreamgym.rewards.config import (
     JudgeConfig,
     RewardConfig,
-    RewardModelConfig,
     RewardModelRefitConfig,
     RewardModelSourceConfig,
 )
@@ -27,6 +26,7 @@ from dreamgym.rewards.preferences import (
     write_preferences,
 )
 from dreamgym.rewards.reward_model import RewardModel
+from dreamgym.rewards.reward_model_config import RewardModelConfig
 from dreamgym.run.directory import Run, RunError
 from dreamgym.stages import reward_model as reward_model_stage
 from tests import doubles
@@ -201,8 +201,8 @@ def test_a_run_fits_a_reward_model_where_its_rewards_want_one(fitted, tmp_path):
     named = dataclasses.replace(
         c, reward_model=RewardModelSourceConfig(model="elsewhere")
     )
-    assert not rewards.needs_reward_model(named)
-    assert rewards.needs_reward_model(c)
+    assert not named.fits_reward_model
+    assert c.fits_reward_model
 
 
 def test_a_refit_needs_the_pairs_that_lie_beside_the_model(fitted, tmp_path):
@@ -304,3 +304,97 @@ def test_the_command_fits_and_tells(tmp_path, capsys):
     assert "\n  action replaced: of 4 won attempts it ranks" in out
     assert cli.main([*args, "--pairs", str(tmp_path / "none.jsonl")]) == 2
     assert "no such file" in capsys.readouterr().err
+
+
+# --- shares of the outcome ---------------------------------------------------
+
+SHARES = dataclasses.replace(CONFIG, objective="progress", steps=80)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    run = made(tmp_path_factory.mktemp("shared"))
+    run.path("reward_model").mkdir()
+    run.path("reward_model/pairs.jsonl").write_text("of a fit to pairs\n")
+    numbers = rewards.fit(run, SHARES)
+    run.mark(rewards.STAGE, numbers)
+    return run, numbers
+
+
+def test_a_fit_to_outcomes_says_how_well_the_sums_predict_them(shared):
+    run, numbers = shared
+    assert (numbers["episodes"], numbers["held_out"]) == (80, 16)
+    assert (numbers["held_out_tasks"], numbers["held_out_won"]) == (8, 8)
+    assert numbers["error"] < 0.1 < numbers["constant"]["error"] == 0.25
+    assert numbers["accuracy"] > 0.9
+    assert numbers["constant"]["accuracy"] == 0.5
+    low, high = numbers["interval"]
+    assert low < numbers["accuracy"] <= high
+    # Won attempts have 1 to 7 steps, lost ones 3: length says little.
+    assert numbers["length"]["error"] > numbers["error"]
+    assert RewardModel.load(run.path("reward_model")).objective == "progress"
+    assert not run.path("reward_model/pairs.jsonl").exists()
+    assert rewards.fit(run, SHARES) == numbers  # is not fitted again
+
+
+def test_outcome_errors_by_hand():
+    # Predicted 0.75, 0.25, 1: squared errors 1/16, 1/16, 1; the third is wrong.
+    won, lost = both("dev", 1)
+    row = rewards._outcome_errors([won, lost, lost], np.array([0.75, 0.25, 1.0]))
+    assert row["error"] == pytest.approx(1.125 / 3)
+    assert row["accuracy"] == pytest.approx(2 / 3)
+
+
+def test_shares_are_paid_and_not_refitted(shared):
+    run, _ = shared
+    won, lost = both("dev", 1)
+    c = RewardConfig(sources=("reward_model",))
+    paid = [
+        sum(row["reward_model"] for row in scored(run, c, e)[0].rewards)
+        for e in (won, lost)
+    ]
+    assert paid == pytest.approx([1.0, 0.0], abs=0.5)
+    for source, message in (
+        (
+            RewardModelSourceConfig(refit=RewardModelRefitConfig(every=2)),
+            "refit.every = 2 refits a reward model to pairs",
+        ),
+        (RewardModelSourceConfig(confidence=0.2), "confidence = 0.2 has no effect"),
+    ):
+        with pytest.raises(RunError, match=rf"reward_model: .*{message}"):
+            scored(run, dataclasses.replace(c, reward_model=source), won)
+
+
+def test_a_new_run_with_shares_refuses_what_has_no_effect(tmp_path):
+    changes = {
+        "env.id": "",
+        "reward_model.objective": "progress",
+        "train.reward.sources": ["reward_model"],
+        "train.reward.reward_model.confidence": 0.2,
+    }
+    message = r"train\.reward\.reward_model\.confidence = 0\.2 has no effect"
+    with pytest.raises(ValueError, match=message):
+        Run(tmp_path / "a", preset("tiny", changes))
+    # Another run's model says itself what it is.
+    elsewhere = {"train.reward.reward_model.model": "elsewhere"}
+    Run(tmp_path / "b", preset("tiny", changes | elsewhere))
+
+
+def test_outcomes_that_are_all_alike_are_nothing_to_attribute(tmp_path):
+    run = made(tmp_path, train=2, dev=1)
+    won = [doubles.expert(t) for t in doubles.tasks("train")[:2]]
+    write_episodes(run.path("episodes.jsonl"), won)
+    with pytest.raises(RunError, match=r"2 won and 0 lost episodes .*2 held out"):
+        rewards.fit(run, SHARES)
+
+
+def test_the_command_fits_to_outcomes(tmp_path, capsys):
+    run = made(tmp_path, train=4, dev=4)
+    args = ["reward-model", str(run.root), "--steps", "2", "--objective", "progress"]
+    capsys.readouterr()
+    assert cli.main(args) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("reward model: fitted to the outcomes of 8 episodes; of 8 ")
+    assert "\n  the mean outcome of the fitted episodes: 0.250, 50.0%\n" in out
+    assert cli.main([*args, "--pairs", str(tmp_path / "p.jsonl")]) == 2
+    assert "not to the pairs of a file" in capsys.readouterr().err

@@ -31,6 +31,8 @@ UNKNOWN = dataclasses.replace(WON, id="unknown", success=None)
 class Learned:
     """R is a list given; notes what was asked."""
 
+    objective = "preference"
+
     def __init__(self, *scores):
         self.given, self.asked, self.pasts = scores, [], []
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from dreamgym.rewards import reward_model
-from dreamgym.rewards.config import RewardModelConfig
 from dreamgym.rewards.preferences import Preference
 from dreamgym.rewards.reward_function import StepScorer
 from dreamgym.rewards.reward_model import RewardModel, bradley_terry
+from dreamgym.rewards.reward_model_config import RewardModelConfig
 from tests import doubles
 from worldmodel.backbone.scalar_head import with_scalar_head
 

@@ -18,12 +18,12 @@ from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.rewards import reward_model
 from dreamgym.rewards.config import (
     RewardConfig,
-    RewardModelConfig,
     RewardModelRefitConfig,
     RewardModelSourceConfig,
 )
 from dreamgym.rewards.reward_function import RewardFunction
 from dreamgym.rewards.reward_model import RewardModel
+from dreamgym.rewards.reward_model_config import RewardModelConfig
 from dreamgym.rewards.reward_model_refit import RewardModelRefit
 from dreamgym.training import LoopParts, TrainingState
 from dreamgym.training.config import LoopConfig
