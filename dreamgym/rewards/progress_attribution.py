@@ -60,12 +60,12 @@ def outcome_error(
 
     steps = sums(jnp.ones_like(scores))
     target = sums(jnp.asarray(outcome, scores.dtype)) / jnp.maximum(steps, 1.0)
-    total, there = sums(scores), steps > 0
+    total, valid = sums(scores), steps > 0
     right = (total > WON) == (target > WON)
-    number = there.sum().astype(scores.dtype)
+    number = valid.sum().astype(scores.dtype)
     return (
-        Ratio(jnp.where(there, (total - target) ** 2, 0.0).sum(), number),
-        Ratio((there & right).sum().astype(scores.dtype), number),
+        Ratio(jnp.where(valid, (total - target) ** 2, 0.0).sum(), number),
+        Ratio((valid & right).sum().astype(scores.dtype), number),
     )
 
 
