@@ -131,7 +131,7 @@ def _model(run: Run, config: RewardConfig) -> RewardModel:
     """Return the reward model that is named, or the run's own."""
     directory = _directory(run, config)
     try:
-        model = RewardModel.load(directory)
+        model = RewardModel.load(directory, run.mesh)
     except ValueError as error:
         raise RunError(
             f"{error}; `dreamgym reward-model {run.root}` makes that of the run, which "
@@ -199,7 +199,7 @@ def _fit(
     digest: str,
 ) -> RewardModel:
     """Fit a model to pairs or episodes, and write it, its pairs and its curve."""
-    trunk, tok = load_model(run.path("experience"))
+    trunk, tok = load_model(run.path("experience"), mesh=run.mesh)
     checkpoints = f"checkpoints/{STAGE}-{digest}"
     with progress_bar(config.steps, "reward model", "update") as show:
         model, curve = fit_model(

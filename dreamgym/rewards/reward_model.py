@@ -21,13 +21,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from dreamgym.rewards.preferences import Preference
 from dreamgym.rewards.reward_model_config import RewardModelConfig
 from worldmodel.backbone.mesh import to_host
 from worldmodel.backbone.model import Model, apply_decoder
-from worldmodel.backbone.scalar_head import HEAD, with_scalar_head
+from worldmodel.backbone.scalar_head import HEAD, place_head, with_scalar_head
 from worldmodel.backbone.streams import bucket
 from worldmodel.backbone.weights import load_model, save_model
 from worldmodel.data.records import Task, Transition, atomic_write
@@ -199,7 +200,7 @@ class RewardModel:
     def save(self, directory: Path) -> None:
         """Write a model directory, with the head of the score in a file of its own."""
         decoder = nnx.merge(self.model.definition, self.model.params)
-        head = np.asarray(decoder.head[...])[0].tolist()
+        head = to_host(decoder.head[...])[0].tolist()
         # A model directory has no place for a scalar head; what is saved there is a
         # decoder that any tool can load.
         config = dataclasses.replace(self.model.config, tie_word_embeddings=True)
@@ -220,8 +221,8 @@ class RewardModel:
             json.dump(row, file)
 
     @classmethod
-    def load(cls, directory: Path) -> "RewardModel":
-        """Load a model that `save` wrote.
+    def load(cls, directory: Path, mesh: Mesh | None = None) -> "RewardModel":
+        """Load a model that `save` wrote, onto a mesh of devices or one of them.
 
         Raises:
           ValueError: the directory holds no reward model, or one of another version.
@@ -233,9 +234,9 @@ class RewardModel:
         schema = row.get("schema")
         if schema != SCHEMA:
             raise ValueError(f"{path}: schema must be {SCHEMA!r}, got {schema!r}")
-        trunk, tok = load_model(directory)
+        trunk, tok = load_model(directory, mesh=mesh)
         model = with_scalar_head(trunk)
-        model = model._replace(params=_with_head(model.params, row["head"]))
+        model = model._replace(params=_with_head(model, row["head"]))
         return cls(
             model,
             tok,
@@ -247,10 +248,11 @@ class RewardModel:
         )
 
 
-def _with_head(params: nnx.State, head: Sequence[float]) -> nnx.State:
-    flat = dict(nnx.to_flat_state(params))
+def _with_head(model: Model, head: Sequence[float]) -> nnx.State:
+    flat = dict(nnx.to_flat_state(model.params))
     (path,) = (p for p in flat if p[0] == HEAD)
-    flat[path] = flat[path].replace(jnp.asarray([head], jnp.float32))
+    values = np.array([head], np.float32)
+    flat[path] = flat[path].replace(place_head(values, model.mesh))
     return nnx.from_flat_state(flat)
 
 

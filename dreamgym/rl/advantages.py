@@ -227,7 +227,8 @@ def dpo_weights(
     if choices is not None:
         pair &= choices[:, :, None] != choices[:, None, :]
     margin = np.where(pair, log_ratios[:, :, None] - log_ratios[:, None, :], 0.0)
-    weight = np.where(pair, beta / (1.0 + np.exp(beta * margin)), 0.0)
+    # sigma(-beta * margin), which a large margin does not let overflow.
+    weight = np.where(pair, beta * np.exp(-np.logaddexp(0.0, beta * margin)), 0.0)
     # A success has the pairs of its row, a failure those of its column.
     episodes = (pair.any(2) | pair.any(1)).sum()
     out = (weight.sum(2) - weight.sum(1)) * episodes / max(pair.sum(), 1)

@@ -5,9 +5,13 @@ A critic reads values from it, and a reward model rewards.
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
+from jax.sharding import Mesh
 
+from worldmodel.backbone.mesh import device_put_global, parameter_sharding
 from worldmodel.backbone.model import Model
 
 HEAD = "head"
@@ -20,6 +24,14 @@ def with_scalar_head(model: Model) -> Model:
     config = dataclasses.replace(model.config, tie_word_embeddings=False)
     decoder.config = config
     # Zero: a critic starts from the value 0 everywhere, not from noise.
-    decoder.head = nnx.Param(jnp.zeros((1, config.hidden_size)))
+    zeros = np.zeros((1, config.hidden_size), np.float32)
+    decoder.head = nnx.Param(place_head(zeros, model.mesh))
     definition, params = nnx.split(decoder)
     return model._replace(definition=definition, params=params, config=config)
+
+
+def place_head(head: np.ndarray, mesh: Mesh | None) -> jax.Array:
+    """Return a scalar head as an array that lies where the model's other ones do."""
+    if mesh is None:
+        return jnp.asarray(head)
+    return device_put_global(head, parameter_sharding((HEAD,), head.shape, mesh))
