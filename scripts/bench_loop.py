@@ -16,7 +16,8 @@ updates in turns; `ratio` holds ours divided by theirs, as the median over round
 the least and the largest. Where that checkout has another schema of run directories,
 `--against-run` names a run of its own, made with the same preset and seed. Policies
 learn differently there, so that episodes differ in length: compare steps a second. On
-a machine that others use, CPU seconds are the steadier measure.
+a machine that others use, CPU seconds are the steadier measure. With
+`train.rollout_lag` 1 two threads share the clock: their sums count, and not the parts.
 """
 
 import argparse

@@ -87,6 +87,7 @@ def reinforce(
     experience: CachingExperienceModel | None = None,
     budget: int | None = None,
     reserve: int = 0,
+    rollout_lag: int = 0,
     probe: Callable[[Policy], dict[str, float]] | None = None,
     baseline: Mapping[str, float] | None = None,
 ) -> tuple[Policy, TrainingState]:
@@ -127,7 +128,6 @@ def reinforce(
             progress = saver.restore(start._replace(reward_model=weights))
             reached = position(progress)
             report(progress.update, {}, reached)
-            parts = _parts(run, policy, progress, config, experience)
             progress = train(
                 policy,
                 envs,
@@ -137,9 +137,10 @@ def reinforce(
                 seed=run.config.seed,
                 recorder=saver,
                 budget=budget,
+                rollout_lag=rollout_lag,
                 show=lambda at, *_: report(at, {}, reached),
                 parts=dataclasses.replace(
-                    parts,
+                    _parts(run, policy, progress, config, experience),
                     critic=critic,
                     real_eval=probe,
                     score=score,
@@ -150,8 +151,7 @@ def reinforce(
             )
     if progress.stop_reason:
         print(f"{name}: {progress.stop_reason}", file=sys.stderr)
-    params = progress.result.params
-    result = policy.replace(policy.model._replace(params=params))
+    result = policy.replace(policy.model._replace(params=progress.result.params))
     save_policy(run, name, result)
     run.write_curve(name, progress.curve)
     return result, progress

@@ -10,14 +10,23 @@ from typing import Any
 
 import numpy as np
 
+from dreamgym.agent.policy import Turn
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.config.settings import RunConfig
 from dreamgym.rewards.reward_model import RewardModelWeights
 from dreamgym.run.directory import RunError
 from dreamgym.training import TrainingState
 from dreamgym.training.monitor import NOT_FINITE
+from dreamgym.training.rollouts import Rollouts
+from dreamgym.training.state import RolloutBatch
 from worldmodel.data import processes
-from worldmodel.data.records import Transition, atomic_write, write_episodes
+from worldmodel.data.records import (
+    Episode,
+    Task,
+    Transition,
+    atomic_write,
+    write_episodes,
+)
 from worldmodel.experience.base import CachingExperienceModel, Query, query_after
 from worldmodel.fitting import checkpoint
 from worldmodel.fitting.batches import Example
@@ -25,6 +34,12 @@ from worldmodel.fitting.learner import TrainState
 
 REWARD_MODEL = "reward_model"
 """The refitted reward model in a checkpoint: its parameters, and its mean score."""
+
+PENDING = "pending"
+"""The rollouts of the next update in a checkpoint, where they are made while the policy
+learns. They are kept, and not made again: memory and policy have changed since."""
+ROLLOUT_KINDS = ("started", "forked", "from_demonstrations")
+"""The fields of Rollouts that a checkpoint holds."""
 
 
 def rollouts_file(update: int) -> str:
@@ -133,6 +148,8 @@ class LoopCheckpoint:
             "stop_reason": progress.stop_reason,
             "novelty": None if progress.novelty is None else progress.novelty.state(),
         }
+        if progress.pending is not None:
+            host[PENDING] = batch_to_json(progress.pending)
         if progress.reward_model is not None:
             host[REWARD_MODEL] = progress.reward_model.mean_score
         self._writer.save(progress.update, _arrays(progress), host)
@@ -210,6 +227,7 @@ class LoopCheckpoint:
             states.get("best"),
             None if params is None else RewardModelWeights(params, host[REWARD_MODEL]),
             start.novelty,
+            batch_from_json(host[PENDING]) if PENDING in host else None,
         )
 
 
@@ -241,6 +259,49 @@ def _listed(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
+def batch_to_json(batch: RolloutBatch) -> dict[str, Any]:
+    """Return rollouts that are not scored yet as JSON, with the metrics of their tasks.
+
+    Tuples become lists, which `_trajectory` undoes.
+    """
+    rows = {
+        kind: [
+            t._asdict()
+            | {
+                "episode": dataclasses.asdict(t.episode),
+                "turns": [turn._asdict() for turn in t.turns],
+            }
+            for t in getattr(batch.rollouts, kind)
+        ]
+        for kind in ROLLOUT_KINDS
+    }
+    return rows | {"metrics": batch.metrics}
+
+
+def batch_from_json(row: dict[str, Any]) -> RolloutBatch:
+    """Return the rollouts of `batch_to_json`."""
+    kinds = [[_trajectory(t) for t in row[kind]] for kind in ROLLOUT_KINDS]
+    started, forked, from_demonstrations = kinds
+    rollouts = Rollouts(started, forked, from_demonstrations=from_demonstrations)
+    return RolloutBatch(rollouts, row["metrics"])
+
+
+def _trajectory(row: dict[str, Any]) -> Trajectory:
+    episode = row["episode"]
+    task = Task(**_with_tuples(episode["task"], ("initial_state", "lineage")))
+    steps = tuple(_transition(x) for x in episode["transitions"])
+    return Trajectory(
+        Episode(**(episode | {"task": task, "transitions": steps})),
+        tuple(
+            Turn(**_with_tuples(x, ("context", "ids", "logp", "sampled", "part")))
+            for x in row["turns"]
+        ),
+        row["error"],
+        tuple(row["past"]),
+        tuple(map(tuple, row["past_states"])),
+    )
+
+
 def _arrays(progress: TrainingState) -> dict[str, Any]:
     """Return the parts of the state that are arrays."""
     model = progress.reward_model
@@ -263,6 +324,9 @@ def _dreamed_queries(trajectory: Trajectory) -> list[tuple[Query, Transition]]:
 
 
 def _transition(row: dict[str, Any]) -> Transition:
-    names = ("state", "next_state", "valid_actions")
-    tuples: dict[str, Any] = {k: tuple(row.get(k, ())) for k in names}
-    return Transition(**(row | tuples))
+    return Transition(**_with_tuples(row, ("state", "next_state", "valid_actions")))
+
+
+def _with_tuples(row: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return the row with the named lists as tuples, empty ones where it has none."""
+    return row | {k: tuple(row.get(k, ())) for k in names}

@@ -170,6 +170,23 @@ def _stages(args: argparse.Namespace) -> None:
         _run_stages(args)
 
 
+def _check_devices(args: argparse.Namespace, config: "RunConfig") -> None:
+    """Raise ValueError for settings that need one process, or a single device."""
+    from worldmodel.data.processes import process_count
+
+    if process_count() > 1 and (servers := _chat_servers(config)):
+        raise ValueError(
+            f"--distributed: every process would ask {servers[0]}; leave it out"
+        )
+    trains = args.command in ("quickstart", "train")
+    if trains and config.train.rollout_lag and args.mesh:
+        raise ValueError(
+            "train.rollout_lag must be 0 with --mesh and --distributed: two threads "
+            "would begin the collective operations of several devices in different "
+            f"orders, got {config.train.rollout_lag}"
+        )
+
+
 def _run_stages(args: argparse.Namespace) -> None:
     from dreamgym.build.chat import check_server
     from dreamgym.cli.estimate import print_estimate
@@ -188,7 +205,7 @@ def _run_stages(args: argparse.Namespace) -> None:
     from dreamgym.run.runner import run_stages
     from dreamgym.run.tracking import require
     from worldmodel.backbone.mesh import make_mesh, parse_mesh
-    from worldmodel.data.processes import process_count, wait_for_all
+    from worldmodel.data.processes import wait_for_all
 
     require(args.track)
     mesh = parse_mesh(args.mesh) if args.mesh else None
@@ -199,10 +216,7 @@ def _run_stages(args: argparse.Namespace) -> None:
     source = _named_attempt(args)
     others = [] if source is None else [source]
     config = _settings(args, source)
-    if process_count() > 1 and (servers := _chat_servers(config)):
-        raise ValueError(
-            f"--distributed: every process would ask {servers[0]}; leave it out"
-        )
+    _check_devices(args, config)
     check_preferences(config)
     wait_for_all("settings")  # before any process makes the run directory
     suffix = (

@@ -334,9 +334,16 @@ class TrainConfig(LoopConfig):
     environment: str = "dream"
     """Where the policy trains: in the "dream", or for as many updates in the "real"
     environment, the control."""
+    rollout_lag: int = 0
+    """Updates that the policy of the rollouts is behind: 0 rolls out and learns in
+    turns; 1 rolls out the next batch in a thread while an update is computed, with the
+    policy before it. The importance ratio of the surrogate corrects for that, and the
+    metric `sampler_kl` says how far the policies are apart. 1 needs the dream and a
+    single device."""
 
     def __post_init__(self):
         super().__post_init__()
+        self._check_lag()
         if self.environment not in ENVIRONMENTS:
             raise ValueError(
                 f"environment must be one of {ENVIRONMENTS}, got {self.environment!r}"
@@ -353,6 +360,22 @@ class TrainConfig(LoopConfig):
                 "curriculum.demonstration_starts.share must be 0, got "
                 f"{self.forks_per_update} and "
                 f"{self.curriculum.demonstration_starts.share}"
+            )
+
+    def _check_lag(self):
+        """Refuse a lag that no ratio corrects for, or that real steps would pay for."""
+        if self.rollout_lag not in (0, 1):
+            raise ValueError(f"rollout_lag must be 0 or 1, got {self.rollout_lag}")
+        if self.rollout_lag and self.environment == "real":
+            raise ValueError(
+                "environment = real takes rollouts of the present policy: rollout_lag "
+                f"must be 0, got {self.rollout_lag}"
+            )
+        if self.rollout_lag and self.update.surrogate.importance_level == "none":
+            raise ValueError(
+                "rollout_lag learns from rollouts of the policy before, which only an "
+                "importance ratio corrects for: update.surrogate.importance_level must "
+                f"be token or turn, got none and rollout_lag {self.rollout_lag}"
             )
 
 

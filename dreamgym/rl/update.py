@@ -225,6 +225,17 @@ class Updater:
         np.add.at(out, tokens.columns["row"][mask], log_ratios)
         return out
 
+    def sampler_kl(self, params: nnx.State, examples: Sequence[Example]) -> float:
+        """Estimate the KL divergence of the sampler from a policy, in nats per token.
+
+        The mean over sampled tokens of p / s - 1 - log(p / s), p under the policy with
+        these parameters and s under the sampler, is the estimate (k3, Schulman 2020:
+        unbiased, and never negative).
+        """
+        tokens, logp = self._numbered_logp(params, examples)
+        log_ratios = (logp - tokens.columns["sampler_logp"])[tokens.mask]
+        return float(np.mean(np.expm1(log_ratios) - log_ratios))
+
     def with_sampler_logp(
         self, params: nnx.State, examples: Sequence[Example]
     ) -> list[Example]:

@@ -1,13 +1,17 @@
 """The training loop, in the dream or in the real environment.
 
 tasks -> G rollouts each -> rewards [N, G] -> advantages -> an update on sampled tokens
--> a refit of the reward model, if any -> values of tasks -> the next tasks. The loop
+-> a refit of the reward model, if any -> values of tasks -> the next tasks. The next
+rollouts are made after the update, or in a thread while it is computed. The loop
 receives built parts; it names no environment and no file.
 """
 
+import copy
 import functools
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 
 import jax
 import numpy as np
@@ -19,7 +23,7 @@ from dreamgym.rl.update import Updater
 from dreamgym.training.config import LoopConfig
 from dreamgym.training.learn import learn
 from dreamgym.training.monitor import real_eval_due
-from dreamgym.training.recovery import Recovery
+from dreamgym.training.recovery import Recovery, copy_arrays
 from dreamgym.training.rollouts import (
     Rollouts,
     collect_rollouts,
@@ -27,7 +31,13 @@ from dreamgym.training.rollouts import (
     with_novelty,
 )
 from dreamgym.training.selection import destroyed_families
-from dreamgym.training.state import LoopParts, Recorder, TrainingState, UpdateResult
+from dreamgym.training.state import (
+    LoopParts,
+    Recorder,
+    RolloutBatch,
+    TrainingState,
+    UpdateResult,
+)
 from dreamgym.training.tasks import choose_tasks, record_outcomes
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.learner import TrainState
@@ -44,6 +54,7 @@ def train(
     recorder: Recorder,
     parts: LoopParts | None = None,
     budget: int | None = None,
+    rollout_lag: int = 0,
     show: Callable[[int, int, int], None] | None = None,
 ) -> TrainingState:
     """Run the loop from `state` to `config.updates` updates, and return its state.
@@ -53,9 +64,15 @@ def train(
     long its episodes are, or when the state has a `stop_reason`. `show` is called with
     the number of the update, the rollouts that ended and all of them.
 
+    With `rollout_lag` 1 a thread rolls out the batch of the next update while an update
+    is computed, with the policy before it (one step off-policy, arXiv:2410.18252). The
+    curve then has `rollout_lag` and `sampler_kl`, how far the policy has moved since it
+    sampled the batch.
+
     Raises:
       ValueError: forks, or starts in demonstrations, in an environment that cannot be
-        set back to a state, or such starts without demonstrations.
+        set back to a state, or such starts without demonstrations; a `rollout_lag` of
+        more than 1, on several devices, or where `parts.steps_left` limits the steps.
       FloatingPointError: a loss that is not finite, where updates are not reverted.
     """
     parts = LoopParts() if parts is None else parts
@@ -68,76 +85,205 @@ def train(
         )
     if config.curriculum.demonstration_starts.share and not parts.demonstrations:
         raise ValueError("starts in demonstrations need demonstrations, got none")
+    _check_lag(rollout_lag, policy, parts)
     recovery, max_steps = Recovery(config), envs.max_steps
+    earlier_transitions = state.transitions - _transitions(envs, parts)
+    collector = _Collector(policy, envs, config, parts, seed=seed, show=show)
     try:
-        while count := _task_count(state, config, budget, parts, max_steps):
-            # Seeded by the number of the update: a resumed run draws as it would have.
-            rng = np.random.default_rng((seed, state.update))
-            key = jax.random.fold_in(jax.random.key(seed), state.update)
-            current = _with_params(policy, state.policy)
-            transitions_before = _transitions(envs, parts)
+        while (
+            count := _task_count(state, config, budget, parts, max_steps)
+        ) or state.pending:
+            # 1. The rollouts of this update: those that the thread made, or new ones.
+            is_stale = state.pending is not None
+            batch = state.pending or collector.collect(state, count)
+            transitions = earlier_transitions + _transitions(envs, parts)
+            state = state._replace(pending=None, transitions=transitions)
+            rollouts, current = batch.rollouts, _with_params(policy, state.policy)
 
-            # 1. Choose tasks: some are invented, a batch is drawn by value.
-            batch = choose_tasks(state, current, max_steps, config, parts, rng, count)
-            envs.max_steps = batch.step_limit
-
-            # 2. Roll out a group of episodes for each task.
-            rollouts = collect_rollouts(
-                current,
-                envs,
-                state.pool,
-                batch.tasks,
-                config,
-                key=key,
-                rng=rng,
-                source=f"update{state.update}",
-                mixture=batch.mixture,
-                demonstration_starts=batch.demonstration_starts,
-                max_groups=lambda: _affordable_groups(config, parts, max_steps),
-                show=_with_update_number(show, state.update),
-            )
-            transitions = _transitions(envs, parts) - transitions_before
-
-            # 3. Score them, where the rewards are not the environment's.
+            # 2. Score them, where the rewards are not the environment's.
             _load_reward_model(state, parts)
             rescored = rescore(rollouts, parts.score, config.reward.cost.token)
             if state.novelty is not None:
                 rescored = with_novelty(
                     rescored, state.novelty, config.reward.component_weights
                 )
+            auxiliary = _auxiliary_examples(
+                current, rollouts, config, parts, seed + state.update
+            )
 
-            # 4. Update the policy. The snapshot comes first, because the update
+            # 3. Record their outcomes: values of tasks and progress in the lessons. The
+            # update still weighs rewards as the lesson does that was played.
+            played = state._replace(lessons=copy.deepcopy(state.lessons))
+            metrics = batch.metrics | record_outcomes(state, rollouts, config, parts)
+
+            # 4. Let the thread roll out the next batch. Until its result is here, pool
+            # and lessons, environments and experience model are left to it.
+            if rollout_lag:
+                following = state._replace(
+                    update=state.update + 1, curve=[*state.curve, dict(metrics)]
+                )
+                collector.start(
+                    following, _task_count(following, config, budget, parts, max_steps)
+                )
+                metrics |= _staleness(updater, state, rescored, is_stale)
+
+            # 5. Update the policy. The snapshot comes first, because the update
             # donates the buffers of the state.
             snapshot = recovery.snapshot(state)
             update = functools.partial(
                 learn,
                 updater,
-                state,
+                played,
                 rescored,
                 config,
                 seed=seed,
                 critic=parts.critic,
-                auxiliary=_auxiliary_examples(
-                    current, rollouts, config, parts, seed + state.update
-                ),
+                auxiliary=auxiliary,
             )
             result = recovery.attempt(update, snapshot, state, rescored)
+            state = state._replace(pending=collector.result())
+            transitions = earlier_transitions + _transitions(envs, parts)
+            state = state._replace(transitions=transitions)
+            metrics["transitions"] = transitions
 
-            # 5. Refit the reward model, where the loop has one that is kept up with the
+            # 6. Refit the reward model, where the loop has one that is kept up with the
             # policy.
             state, refit_metrics = _refit_reward_model(state, rollouts, parts)
 
-            # 6. Record: values of tasks, metrics, alarms and what is done about them.
-            state = state._replace(transitions=state.transitions + transitions)
-            metrics = batch.metrics | record_outcomes(state, rollouts, config, parts)
+            # 7. Record: metrics, alarms and what is done about them.
             metrics |= refit_metrics
             metrics |= _real_eval_metrics(state, policy, result, config, parts)
             result = result._replace(metrics=result.metrics | metrics)
             state = recovery.respond(snapshot, state, result, rescored.started)
+            if state.stop_reason:
+                state = state._replace(pending=None)
             recorder.record(state, rollouts.started, rescored.all)
     finally:
+        collector.close()
         envs.max_steps = max_steps
     return state
+
+
+class _Collector:
+    """Chooses the tasks of an update and rolls them out, here or in a thread.
+
+    One thread at most is at work, and the caller learns in the meantime. What is drawn
+    depends on the number of the update and on the state alone, so that both ways have
+    equal rollouts from equal states.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        envs: VectorEnv,
+        config: LoopConfig,
+        parts: LoopParts,
+        *,
+        seed: int,
+        show: Callable[[int, int, int], None] | None,
+    ):
+        self._policy, self._envs, self._config = policy, envs, config
+        self._parts, self._seed, self._show = parts, seed, show
+        self._max_steps = envs.max_steps
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="rollouts")
+        self._future: Future[RolloutBatch] | None = None
+        self._is_closed = threading.Event()
+
+    def collect(self, state: TrainingState, count: int) -> RolloutBatch:
+        """Return the rollouts of `count` groups for update number `state.update`."""
+        config, parts, max_steps = self._config, self._parts, self._max_steps
+        # Seeded by the number of the update: a resumed run draws as it would have.
+        rng = np.random.default_rng((self._seed, state.update))
+        key = jax.random.fold_in(jax.random.key(self._seed), state.update)
+        current = _with_params(self._policy, state.policy)
+
+        # 1. Choose tasks: some are invented, a batch is drawn by value.
+        batch = choose_tasks(state, current, max_steps, config, parts, rng, count)
+        self._envs.max_steps = batch.step_limit
+
+        # 2. Roll out a group of episodes for each task.
+        rollouts = collect_rollouts(
+            current,
+            self._envs,
+            state.pool,
+            batch.tasks,
+            config,
+            key=key,
+            rng=rng,
+            source=f"update{state.update}",
+            mixture=batch.mixture,
+            demonstration_starts=batch.demonstration_starts,
+            max_groups=lambda: _affordable_groups(config, parts, max_steps),
+            show=functools.partial(self._progress, state.update),
+        )
+        return RolloutBatch(rollouts, batch.metrics)
+
+    def start(self, state: TrainingState, count: int) -> None:
+        """Begin to collect in the thread, unless there is no task to roll out."""
+        if not count:
+            return
+        # The caller's update donates the buffers of the policy.
+        params = copy_arrays(state.policy.params)
+        state = state._replace(policy=state.policy._replace(params=params))
+        self._future = self._executor.submit(self.collect, state, count)
+
+    def result(self) -> RolloutBatch | None:
+        """Wait for the thread and return its rollouts, None where it has not begun.
+
+        Raises:
+          Exception: whatever the rollouts raised.
+        """
+        future, self._future = self._future, None
+        return None if future is None else future.result()
+
+    def close(self) -> None:
+        """End the thread; rollouts that run in it are given up at their next step."""
+        self._is_closed.set()
+        self._executor.shutdown()
+
+    def _progress(self, number: int, done: int, total: int) -> None:
+        if self._is_closed.is_set():
+            raise CancelledError
+        if self._show is not None:
+            self._show(number, done, total)
+
+
+STALENESS_TURNS = 64
+"""Turns of a batch, evenly spaced, on which the policy is compared with its sampler."""
+
+
+def _check_lag(lag: int, policy: Policy, parts: LoopParts) -> None:
+    """Raise ValueError where rollouts cannot be made while the policy learns."""
+    if lag not in (0, 1):
+        raise ValueError(f"rollout_lag must be 0 or 1, got {lag}")
+    mesh = policy.model.mesh
+    devices = 1 if mesh is None else mesh.size
+    if lag and devices > 1:
+        raise ValueError(
+            "rollout_lag must be 0 on several devices, where two threads would begin "
+            f"collective operations in different orders, got {lag} on {devices} devices"
+        )
+    if lag and parts.steps_left is not None:
+        raise ValueError(
+            "rollout_lag must be 0 where real steps are limited: rollouts that are not "
+            f"learned from would be paid for, got {lag}"
+        )
+
+
+def _staleness(
+    updater: Updater, state: TrainingState, rollouts: Rollouts, is_stale: bool
+) -> dict[str, float]:
+    """Return how old the policy is that sampled the rollouts, in updates and in KL."""
+    turns = [x for t in rollouts.all if t.error is None for x in t.turns]
+    if not turns:
+        return {"rollout_lag": float(is_stale)}
+    count = min(STALENESS_TURNS, len(turns))
+    places = np.linspace(0, len(turns) - 1, count).astype(int)
+    examples = [turns[i].example() for i in places]
+    return {
+        "rollout_lag": float(is_stale),
+        "sampler_kl": updater.sampler_kl(state.policy.params, examples),
+    }
 
 
 def _is_finished(state: TrainingState, config: LoopConfig, budget: int | None) -> bool:
@@ -234,12 +380,3 @@ def _real_eval_metrics(
     metrics = parts.real_eval(_with_params(policy, result.policy))
     destroyed = destroyed_families(metrics, parts.real_eval_baseline)
     return metrics | {f"destroyed/{name}": 1.0 for name in destroyed}
-
-
-def _with_update_number(
-    show: Callable[[int, int, int], None] | None, number: int
-) -> Callable[[int, int], None] | None:
-    """Return `show` with the number of the update as its first argument."""
-    if show is None:
-        return None
-    return lambda done, total: show(number, done, total)

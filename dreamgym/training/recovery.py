@@ -41,7 +41,7 @@ class Recovery:
         """Return a copy to revert to, None where updates are never reverted."""
         if self._monitor.response == "log":
             return None
-        return Snapshot(*_copy((state.policy, state.critic)))
+        return Snapshot(*copy_arrays((state.policy, state.critic)))
 
     def attempt(
         self,
@@ -99,7 +99,7 @@ class Recovery:
             policy, critic = snapshot
             # Where real success fell, the last updates are suspect, not only this one.
             if "max_real_drop" in names and state.best is not None:
-                policy = _copy(state.best)
+                policy = copy_arrays(state.best)
             row["reverted"] = 1.0
             weights = monitor.loss_weights(row, self._config.initial_weights)
             weights = monitor.apply_remedies(weights, c.remedies)
@@ -127,15 +127,16 @@ class Recovery:
         return ""
 
 
-def _copy(tree: Any) -> Any:
-    return jax.tree.map(jnp.copy, tree)  # an update donates the buffers it is given
+def copy_arrays(tree: Any) -> Any:
+    """Return equal arrays in new buffers: an update donates those it is given."""
+    return jax.tree.map(jnp.copy, tree)
 
 
 def _keep_best(state: TrainingState) -> TrainingState:
     """Return the state with its policy as the best one, if it just became that."""
     if state.best is None or monitor.best_row(state.curve) != len(state.curve) - 1:
         return state
-    return state._replace(best=_copy(state.policy))
+    return state._replace(best=copy_arrays(state.policy))
 
 
 def _stop_if_unscored(

@@ -14,10 +14,17 @@ from dreamgym.rewards.reward_model import RewardModelWeights
 from dreamgym.rewards.reward_model_refit import RewardModelRefit
 from dreamgym.rl.critic import Critic
 from dreamgym.training.monitor import best_row
-from dreamgym.training.rollouts import ScoreEpisodes
+from dreamgym.training.rollouts import Rollouts, ScoreEpisodes
 from worldmodel.data.records import Episode, Task
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.learner import TrainState
+
+
+class RolloutBatch(NamedTuple):
+    """The rollouts of one update, not scored yet, and the metrics of their tasks."""
+
+    rollouts: Rollouts
+    metrics: dict[str, float]
 
 
 class TrainingState(NamedTuple):
@@ -30,7 +37,9 @@ class TrainingState(NamedTuple):
     otherwise. `best` is the policy that did best on real dev games, where it is kept
     (monitor.py): the initial policy until games were played. `reward_model` are the
     weights of the reward model, where the loop refits it; `novelty` holds the counts of
-    the states that were seen, where novel ones are paid.
+    the states that were seen, where novel ones are paid. `pending` are the rollouts of
+    the next update, where they are made while the policy learns; their transitions are
+    counted, and their tasks drawn from the pool.
     """
 
     update: int
@@ -45,6 +54,7 @@ class TrainingState(NamedTuple):
     best: TrainState | None = None
     reward_model: RewardModelWeights | None = None
     novelty: NoveltyReward | None = None
+    pending: RolloutBatch | None = None
 
     @property
     def result(self) -> TrainState:

@@ -108,6 +108,10 @@ def test_the_help_names_every_command(capsys):
             ["variable NOT_SET holds no API key"],
         ),
         (["scorecard", "r", "--server", "http://h/v1", "--mesh", "data=0"], ["--mesh"]),
+        (
+            ["train", "--set", "train.rollout_lag=1", "--mesh", "data=0"],
+            ["train.rollout_lag must be 0 with --mesh", "got 1"],
+        ),
         (["control", "shuffled", "--server", "http://h/v1"], ["is not fitted"]),
         (["refit", "r"], ["--episodes"]),
         (["quickstart", "--budget", "-1"], ["budget.real_steps", "-1"]),

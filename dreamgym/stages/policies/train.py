@@ -199,6 +199,7 @@ def _train_in_dream(run: Run, experience: CachingExperienceModel) -> dict[str, A
             tasks,
             loop,
             experience=experience,
+            rollout_lag=loop.rollout_lag,
             probe=probe,
             baseline=_start_metrics(run).get("real"),
         )

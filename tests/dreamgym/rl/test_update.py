@@ -580,6 +580,18 @@ def test_a_step_beyond_the_radius_is_halved_until_it_is_not():
     assert distance(same.params, far.params) == 0.0
 
 
+def test_the_kl_of_the_sampler_by_hand():
+    # The sampler gave every token half of the policy's probability: p / s = 2, and the
+    # estimate is 2 - 1 - log 2 = 0.3069; for p / s = 1/2 it is 1/2 - 1 + log 2 = 0.1931
+    # (s / p in place of p / s would give the two the other way round).
+    params = doubles.policy(action_tokens=5).model.params
+    given = updater().with_sampler_logp(params, examples())
+    for shift, kl in ((0.0, 0.0), (-np.log(2.0), 0.3069), (np.log(2.0), 0.1931)):
+        shifted = [with_shift(e, shift) for e in given]
+        got = updater().sampler_kl(params, shifted)
+        np.testing.assert_allclose(got, kl, atol=2e-4)
+
+
 def test_how_far_each_turn_is_from_the_reference():
     given = examples()
     np.testing.assert_allclose(updater().reference_log_ratio(given), 0.0, atol=1e-3)

@@ -74,7 +74,7 @@ def share_of_good(policy, seed):
     return np.mean([t.episode.success for t in results])
 
 
-def learned(seed, pay, *, loop=None, **settings):
+def learned(seed, pay, *, loop=None, rollout_lag=0, **settings):
     update = {
         "learning_rate": 6e-3,
         "kl_penalty": KLPenaltyConfig(coefficient=0.0),
@@ -107,6 +107,7 @@ def learned(seed, pay, *, loop=None, **settings):
         config,
         seed=seed,
         recorder=Recorder(),
+        rollout_lag=rollout_lag,
         parts=LoopParts(critic=critic),
     )
     policy = start.replace(start.model._replace(params=end.policy.params))
