@@ -219,15 +219,7 @@ def _run_stages(args: argparse.Namespace) -> None:
     _check_devices(args, config)
     check_preferences(config)
     wait_for_all("settings")  # before any process makes the run directory
-    suffix = (
-        "-shuffled"
-        if config.pretrain.permute_outcomes
-        else "-server"
-        if config.server
-        else ""
-    )
-    default = Path("runs") / f"{config.preset}-{config.seed}{suffix}"
-    root = args.run_dir if args.run_dir is not None else default
+    root = args.run_dir if args.run_dir is not None else _default_directory(config)
     if args.command in STAGES.commands():
         if args.command != "collect":  # which asks nobody
             check_server(config)
@@ -268,6 +260,14 @@ def _run_stages(args: argparse.Namespace) -> None:
     if config.env.id:
         plan = f"dreamgym evaluate {root} --plan mpc"
         print(f"plan:    {plan}   (no real step but test games)")
+
+
+def _default_directory(config: "RunConfig") -> Path:
+    """Return where a run goes that names no directory."""
+    suffix = "-server" if config.server else ""
+    if config.pretrain.permute_outcomes:
+        suffix = "-shuffled"
+    return Path("runs") / f"{config.preset}-{config.seed}{suffix}"
 
 
 def _chat_servers(config: "RunConfig") -> list[str]:

@@ -10,7 +10,7 @@ import copy
 import functools
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 
 import jax
@@ -65,27 +65,15 @@ def train(
     the number of the update, the rollouts that ended and all of them.
 
     With `rollout_lag` 1 a thread rolls out the batch of the next update while an update
-    is computed, with the policy before it (one step off-policy, arXiv:2410.18252). The
-    curve then has `rollout_lag` and `sampler_kl`, how far the policy has moved since it
-    sampled the batch.
+    is computed, with the policy before it (one step off-policy, arXiv:2410.18252).
 
     Raises:
-      ValueError: forks, or starts in demonstrations, in an environment that cannot be
-        set back to a state, or such starts without demonstrations; a `rollout_lag` of
-        more than 1, on several devices, or where `parts.steps_left` limits the steps.
+      ValueError: a setting that the environment or the other parts do not allow.
       FloatingPointError: a loss that is not finite, where updates are not reverted.
     """
     parts = LoopParts() if parts is None else parts
-    if budget is None and config.max_transitions:
-        budget = config.max_transitions
-    if config.goes_back and as_restorable(envs) is None:
-        raise ValueError(
-            "forks and starts in demonstrations need an environment that can go back, "
-            "which only the dream can"
-        )
-    if config.curriculum.demonstration_starts.share and not parts.demonstrations:
-        raise ValueError("starts in demonstrations need demonstrations, got none")
-    _check_lag(rollout_lag, policy, parts)
+    budget = config.max_transitions or None if budget is None else budget
+    _check_parts(policy, envs, config, parts, rollout_lag)
     recovery, max_steps = Recovery(config), envs.max_steps
     earlier_transitions = state.transitions - _transitions(envs, parts)
     collector = _Collector(policy, envs, config, parts, seed=seed, show=show)
@@ -99,14 +87,8 @@ def train(
             transitions = earlier_transitions + _transitions(envs, parts)
             state = state._replace(pending=None, transitions=transitions)
             rollouts, current = batch.rollouts, _with_params(policy, state.policy)
-
             # 2. Score them, where the rewards are not the environment's.
-            _load_reward_model(state, parts)
-            rescored = rescore(rollouts, parts.score, config.reward.cost.token)
-            if state.novelty is not None:
-                rescored = with_novelty(
-                    rescored, state.novelty, config.reward.component_weights
-                )
+            rescored = _rescored(rollouts, state, config, parts)
             auxiliary = _auxiliary_examples(
                 current, rollouts, config, parts, seed + state.update
             )
@@ -119,35 +101,24 @@ def train(
             # 4. Let the thread roll out the next batch. Until its result is here, pool
             # and lessons, environments and experience model are left to it.
             if rollout_lag:
-                following = state._replace(
-                    update=state.update + 1, curve=[*state.curve, dict(metrics)]
-                )
-                collector.start(
-                    following, _task_count(following, config, budget, parts, max_steps)
-                )
+                following = _following(state, metrics)
+                count = _task_count(following, config, budget, parts, max_steps)
+                collector.start(following, count)
                 metrics |= _staleness(updater, state, rescored, is_stale)
 
-            # 5. Update the policy. The snapshot comes first, because the update
-            # donates the buffers of the state.
+            # 5. Update the policy, which donates the buffers of the state.
             snapshot = recovery.snapshot(state)
+            supports = {"critic": parts.critic, "auxiliary": auxiliary}
             update = functools.partial(
-                learn,
-                updater,
-                played,
-                rescored,
-                config,
-                seed=seed,
-                critic=parts.critic,
-                auxiliary=auxiliary,
+                learn, updater, played, rescored, config, seed=seed, **supports
             )
             result = recovery.attempt(update, snapshot, state, rescored)
-            state = state._replace(pending=collector.result())
+            pending = collector.result()
             transitions = earlier_transitions + _transitions(envs, parts)
-            state = state._replace(transitions=transitions)
+            state = state._replace(pending=pending, transitions=transitions)
             metrics["transitions"] = transitions
 
-            # 6. Refit the reward model, where the loop has one that is kept up with the
-            # policy.
+            # 6. Refit the reward model that the loop keeps up with the policy.
             state, refit_metrics = _refit_reward_model(state, rollouts, parts)
 
             # 7. Record: metrics, alarms and what is done about them.
@@ -162,6 +133,46 @@ def train(
         collector.close()
         envs.max_steps = max_steps
     return state
+
+
+def _check_parts(
+    policy: Policy,
+    envs: VectorEnv,
+    config: LoopConfig,
+    parts: LoopParts,
+    rollout_lag: int,
+) -> None:
+    """Check what the settings need.
+
+    Raises:
+      ValueError: forks, or starts in demonstrations, in an environment that cannot be
+        set back to a state, or such starts without demonstrations; a `rollout_lag` of
+        more than 1, on several devices, or where `parts.steps_left` limits the steps.
+    """
+    if config.goes_back and as_restorable(envs) is None:
+        raise ValueError(
+            "forks and starts in demonstrations need an environment that can go back, "
+            "which only the dream can"
+        )
+    if config.curriculum.demonstration_starts.share and not parts.demonstrations:
+        raise ValueError("starts in demonstrations need demonstrations, got none")
+    _check_lag(rollout_lag, policy, parts)
+
+
+def _rescored(
+    rollouts: Rollouts, state: TrainingState, config: LoopConfig, parts: LoopParts
+) -> Rollouts:
+    """Return the rollouts with the rewards that the policy learns from."""
+    _load_reward_model(state, parts)
+    rescored = rescore(rollouts, parts.score, config.reward.cost.token)
+    if state.novelty is None:
+        return rescored
+    return with_novelty(rescored, state.novelty, config.reward.component_weights)
+
+
+def _following(state: TrainingState, metrics: Mapping[str, float]) -> TrainingState:
+    """Return the state of the next update, as far as choosing its tasks reads it."""
+    return state._replace(update=state.update + 1, curve=[*state.curve, dict(metrics)])
 
 
 class _Collector:
