@@ -7,7 +7,6 @@ is turned around; such pairs have no verdict, and are counted. Differences are o
 kinds, as rewards for tool use are: when a tool is called, which one, and how.
 """
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from dreamgym.rewards.config import JudgeConfig
 from dreamgym.rewards.preferences import Preference
 from worldmodel.chat.client import ChatClient
 from worldmodel.chat.protocol import ChatRequest
-from worldmodel.chat.quoting import QUOTING, json_object, number_lines, quote, schema
+from worldmodel.chat.quoting import QUOTING, json_choice, number_lines, quote, schema
 from worldmodel.chat.retrying import RetryingClient
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Episode, Task, Transition
@@ -186,11 +185,4 @@ def read_choice(text: str) -> str:
     Raises:
       ValueError: "malformed: " and what is wrong with the answer.
     """
-    try:
-        row = json_object(text, ("why", "better"))
-        if row["better"] not in CHOICES:
-            choice = json.dumps(row["better"])
-            raise ValueError(f"better must be one of {CHOICES}, got {choice:.40}")
-        return row["better"]
-    except (ValueError, TypeError, RecursionError) as error:
-        raise ValueError(f"malformed: {error}") from None
+    return json_choice(text, "better", CHOICES)

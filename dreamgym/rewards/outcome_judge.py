@@ -6,14 +6,13 @@ far the judge is to be trusted (`agreement`).
 """
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from dreamgym.rewards.config import JudgeConfig
 from worldmodel.chat.client import ChatClient
 from worldmodel.chat.protocol import ChatRequest
-from worldmodel.chat.quoting import QUOTING, json_object, number_lines, quote, schema
+from worldmodel.chat.quoting import QUOTING, json_choice, number_lines, quote, schema
 from worldmodel.chat.retrying import RetryingClient
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Episode
@@ -84,14 +83,7 @@ def read_verdict(text: str) -> str:
     Raises:
       ValueError: "malformed: " and what is wrong with the answer.
     """
-    try:
-        row = json_object(text, ("why", "verdict"))
-        if row["verdict"] not in VERDICTS:
-            verdict = json.dumps(row["verdict"])
-            raise ValueError(f"verdict must be one of {VERDICTS}, got {verdict:.40}")
-        return row["verdict"]
-    except (ValueError, TypeError, RecursionError) as error:
-        raise ValueError(f"malformed: {error}") from None
+    return json_choice(text, "verdict", VERDICTS)
 
 
 def with_outcome(episode: Episode, *, won: bool) -> Episode:

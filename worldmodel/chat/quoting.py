@@ -1,12 +1,13 @@
 """Quote text from outside in prompts, and read JSON from replies.
 
-text -> quote, numbered -> a prompt; `schema` asks for JSON; a reply -> json_object.
+text -> quote, numbered -> a prompt; `schema` asks for JSON; a reply -> json_object, or
+json_choice.
 """
 
 import json
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from worldmodel.data.records import State
@@ -95,3 +96,19 @@ def _unique_fields(rows: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(out) < len(rows):
         raise ValueError("a field is given twice")
     return out
+
+
+def json_choice(text: str, name: str, choices: Sequence[str]) -> str:
+    """Return the entry `name` of an answer that gives a reason, `why`, and a choice.
+
+    Raises:
+      ValueError: "malformed: " and what is wrong with the answer.
+    """
+    try:
+        row = json_object(text, ("why", name))
+        if row[name] not in choices:
+            given = json.dumps(row[name])
+            raise ValueError(f"{name} must be one of {choices}, got {given:.40}")
+        return row[name]
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"malformed: {error}") from None
