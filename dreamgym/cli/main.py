@@ -134,15 +134,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         except OutputClosedError:
             # Python flushes stdout once more at its end, and would say so there.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            if process_count() > 1:  # the others wait for what this one will not do
+            if process_count() > 1:  # see _status_of_all
                 os._exit(0)
             return 0
 
 
 def _status_of_all(status: int) -> int:
-    """Return the exit status; of several processes one that failed ends at once.
+    """Return the exit status; end this process at once if it failed among several.
 
-    JAX would let it wait for the others at its end, and they wait for it.
+    JAX makes a process wait at its exit until the others exit, too, and these wait for
+    a collective operation that the failed one will not begin.
     """
     if status and process_count() > 1:
         sys.stderr.flush()

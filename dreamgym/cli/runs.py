@@ -34,7 +34,7 @@ def add(commands: Any) -> None:
         "transfer": "Fine-tune in the real environment, with controls; print the table",
     }
     for name in ("quickstart", *STAGES.commands()):
-        if name in ("reward-model", "dpo"):  # of a run that there is (reward.py)
+        if name in ("reward-model", "dpo"):  # they need an existing run (reward.py)
             continue
         stages = STAGES.commands().get(name, list(STAGES.values()))
         command = commands.add_parser(

@@ -76,14 +76,15 @@ def join_processes(text: str) -> None:
             "num_processes": count,
             "process_id": index,
         }
-    # Without effect but on CPUs, whose own collectives are of one process.
+    # JAX's default collectives on CPUs work within one process only. Other devices
+    # ignore this.
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(**arguments)
 
 
 @contextlib.contextmanager
 def quiet_followers() -> Iterator[None]:
-    """Let the first process alone print in the block; errors leave it as ever."""
+    """Let only the first process print in the block; errors are raised as usual."""
     if is_first_process():
         yield
         return

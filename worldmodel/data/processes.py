@@ -1,4 +1,4 @@
-"""Several processes that run one program together: who writes files, and who waits.
+"""Coordination of several processes that run one program: file writes and waiting.
 
 With `jax.distributed` each process (a host, as a rule) runs the same program on its
 part of the devices. All of them see one directory: the first process writes, the others
@@ -49,7 +49,7 @@ def first_process_writes(name: str) -> Iterator[bool]:
 
     No process enters the block before all are there, so that none has still to read
     what is replaced. An error is raised at once, in the process that has it: the others
-    then end with the connection to it. Blocks within a block wait for nobody.
+    then end with the connection to it. Nested blocks do not wait.
     """
     if process_count() == 1 or _in_block.get():
         yield is_first_process()
@@ -62,7 +62,7 @@ def first_process_writes(name: str) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def first_process_alone() -> Iterator[bool]:
-    """Yield whether this process is the first; nobody waits in the block.
+    """Yield whether this process is the first; no process waits for another.
 
     For files that no process reads before the next wait, and after errors, which may be
     of one process alone.

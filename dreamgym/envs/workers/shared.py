@@ -1,6 +1,7 @@
-"""A worker for several processes that run one program: the first asks, all are told.
+"""A worker that several processes of one program share.
 
-A real step is taken once, and every process gets the same answer or the same error.
+The first process calls it, and every process gets the same reply or the same error, so
+that each real step is taken once.
 """
 
 from collections.abc import Callable
@@ -13,14 +14,15 @@ from dreamgym.envs.workers.messages import decode, encode, error_fields, error_f
 from dreamgym.envs.workers.worker import Worker
 from worldmodel.data.processes import from_first_process, is_first_process
 
-LOSSES = (ConnectionError, EnvironmentTimeout, TextTooLong)
+CONNECTION_LOST = (ConnectionError, EnvironmentTimeout, TextTooLong)
 """Errors of a connection, after which its worker answers no more."""
 
 
 class LocalWorker(WorkerConnection):
-    """A worker without a process of its own: calls are made where they are asked for.
+    """A worker without a process of its own: it makes calls in the calling process.
 
-    A call that hangs is interrupted, which a deaf environment may ignore.
+    A call that exceeds its deadline is interrupted by an exception, which code that
+    catches every exception may swallow.
     """
 
     def __init__(self, spec: str):
@@ -76,7 +78,7 @@ class SharedWorker(WorkerConnection):
         """
         super().__init__(spec)
         self._worker: WorkerConnection | None = None
-        self._loss: Exception | None = None
+        self._send_error: Exception | None = None
         self._alive, self._begins_early = True, begins_early
         self.description = decode(self._share(lambda: encode(self._start(make))))
 
@@ -101,7 +103,7 @@ class SharedWorker(WorkerConnection):
         if shared[:1] == b"+":
             return shared[1:]
         error = error_from(decode(shared[1:]))
-        self._alive = self._alive and not isinstance(error, LOSSES)
+        self._alive = self._alive and not isinstance(error, CONNECTION_LOST)
         raise error
 
     @property
@@ -111,21 +113,21 @@ class SharedWorker(WorkerConnection):
 
     def send(self, message: bytes) -> None:
         """See WorkerConnection; `receive` says where the worker has ended."""
-        self._loss = None
+        self._send_error = None
         if self._worker is None:
             return
         try:
             self._worker.send(message)
         except ConnectionError as error:
-            self._loss = error
+            self._send_error = error
 
     def receive(self, seconds: float) -> bytes:
         """See WorkerConnection."""
         return self._share(lambda: self._receive(seconds))
 
     def _receive(self, seconds: float) -> bytes:
-        if self._loss is not None:
-            raise self._loss
+        if self._send_error is not None:
+            raise self._send_error
         assert self._worker is not None, "the first process has the worker"
         return self._worker.receive(seconds)
 
