@@ -25,6 +25,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("worldmodel/", "curriculum/", "dreamgym/")
 PLUMBING = ("dreamgym/run/",)
 """A reader learns once what `run.path` does, and does not look again."""
+COORDINATION = ("worldmodel/data/processes.py",)
+"""Left out: in a run of one process these functions return at once."""
 
 
 class Visit(NamedTuple):
@@ -101,12 +103,15 @@ def settings_read(group: Any, body: Callable[[], object]) -> list[Visit]:
 def composition(visits: Sequence[Visit]) -> list[Visit]:
     """Return what dreamgym/ runs and calls directly: not what lies below that.
 
-    Private helpers are read with the function that calls them, and plumbing once.
+    Private helpers are read with the function that calls them, and plumbing once; what
+    coordinates several processes is left out.
     """
     result, visited = [], set[str]()
     for v in visits:
         public = not v.function.split(".")[-1].startswith("_")
         if not public or "dreamgym/" not in (v.file[:9], v.caller[:9]):
+            continue
+        if v.file in COORDINATION:
             continue
         if v.file.startswith(PLUMBING) and v.file in visited:
             continue
