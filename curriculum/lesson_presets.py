@@ -1,15 +1,19 @@
 """Preset lessons: the primer's for tool calling, and a ladder for plain text games."""
 
+import dataclasses
 import math
 
-from curriculum.lessons import Lesson, TaskFilter
+from curriculum.lessons import ANY, Lesson, TaskFilter
 
 NO_CALL = (0.0, 0.0)
 ONE_CALL = (1.0, 1.0)
 CALLS = (1.0, math.inf)
 SEVERAL = (2.0, math.inf)
+NO_TYPOS = (0.0, 0.0)
 NO_STEP_COST = {"cost/step": 0.0}
 """Steps cost nothing (`reward.cost.step`) before the lesson on pipelines."""
+NO_REPEAT_PENALTY = {"tool/repeat": 0.0}
+"""Wrong tools may be repeated (`reward.tools.repeat_penalty`) before they matter."""
 
 
 def tool_lessons() -> tuple[Lesson, ...]:
@@ -24,17 +28,29 @@ def tool_lessons() -> tuple[Lesson, ...]:
         that must be answered without tools". The rest it describes in words; those
         numbers are ours and not measured. Weights follow its "Reward emphasis": stage 1
         "increase w_call", "reduce penalties for syntax/execution errors"; 2 "shift
-        weight from w_call to w_which"; 3 "increase w_args", "tighten penalty for
+        weight from w_call to w_which", "introduce penalties for repeated
+        incorrect tool choices" (so none before; they are the setting
+        `reward.tools.repeat_penalty`); 3 "increase w_args", "tighten penalty for
         malformed JSON"; 4 "add step penalties" (so none before; they are the setting
         `reward.cost.step`), "strengthen outcome reward".
 
     Later lessons keep tasks of the earlier ones, as stage 3 says "start with minimal
-    arguments (one field)", then "multi-argument calls". Thresholds are on the metrics
-    that the primer lists for each stage.
+    arguments (one field)", then "multi-argument calls". There it says "introduce noisy
+    contexts (typos, ambiguity)": tasks that declare typos are left out before. The
+    thresholds are on the metrics that the primer lists for each stage. The lesson on
+    stage 5 is never passed, and so waits for none: not for the win rate of a judge.
     """
-    no_call = TaskFilter(share=0.5, calls=NO_CALL, skill="call_precision")
-    any_call = TaskFilter(share=0.5, calls=CALLS, skill="call_recall")
-    some_no_call = TaskFilter(share=0.2, calls=NO_CALL, skill="call_precision")
+    no_call = TaskFilter(
+        share=0.5, calls=NO_CALL, typos=NO_TYPOS, skill="call_precision"
+    )
+    any_call = TaskFilter(share=0.5, calls=CALLS, typos=NO_TYPOS, skill="call_recall")
+    clear_no_call = TaskFilter(
+        share=0.2, calls=NO_CALL, typos=NO_TYPOS, skill="call_precision"
+    )
+    clear_call = TaskFilter(
+        share=0.8, calls=CALLS, typos=NO_TYPOS, skill="tool_accuracy"
+    )
+    some_no_call = dataclasses.replace(clear_no_call, typos=ANY)
     one = TaskFilter(share=0.4, calls=ONE_CALL, arguments=(0, 1), skill="tool_accuracy")
     rich = TaskFilter(
         share=0.4, calls=CALLS, arguments=(2, math.inf), skill="argument_score"
@@ -53,15 +69,17 @@ def tool_lessons() -> tuple[Lesson, ...]:
             task_mixture=(no_call, any_call),
             budget=(1, 5),
             rewards={"tool/when": 2.0},
-            penalties={"tool/syntax": 0.5, "tool/execution": 0.5} | NO_STEP_COST,
+            penalties={
+                "tool/syntax": 0.5,
+                "tool/execution": 0.5,
+                **NO_REPEAT_PENALTY,
+                **NO_STEP_COST,
+            },
             promote={"call_precision": 0.9, "call_recall": 0.9},
         ),
         Lesson(
             name="which",
-            task_mixture=(
-                some_no_call,
-                TaskFilter(share=0.8, calls=CALLS, skill="tool_accuracy"),
-            ),
+            task_mixture=(clear_no_call, clear_call),
             budget=(3, 10),
             rewards={"tool/when": 0.5, "tool/which": 2.0},
             penalties=NO_STEP_COST,

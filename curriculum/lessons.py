@@ -30,6 +30,7 @@ class TaskFilter:
     `families` are patterns such as "coin*"; none accepts any family. `calls` is the
     number of expected calls and `arguments` the number of arguments of the largest
     (tool_calls.expected_calls; tasks without expected calls fit where both are ANY).
+    `typos` is the number of misspelt words that the task's options declare, 0 if none.
     `steps` is the length of a known plan, `success` the pool's estimate; a task without
     a known plan fits where there is no upper limit. The share grows with what is
     missing in the measure `skill`: see `mixture_shares`.
@@ -39,6 +40,7 @@ class TaskFilter:
     families: tuple[str, ...] = ()
     calls: Range = ANY
     arguments: Range = ANY
+    typos: Range = ANY
     steps: Range = ANY
     success: Range = (0.0, 1.0)
     skill: str = ""
@@ -46,7 +48,7 @@ class TaskFilter:
     def __post_init__(self):
         if not 0 < self.share < math.inf:
             raise ValueError(f"share must be > 0 and finite, got {self.share}")
-        for name in ("calls", "arguments", "steps", "success"):
+        for name in ("calls", "arguments", "typos", "steps", "success"):
             low, high = getattr(self, name)
             if not 0 <= low <= high:
                 raise ValueError(f"{name} must be (low, high), got {(low, high)}")
@@ -68,9 +70,11 @@ class TaskFilter:
             fnmatch.fnmatchcase(task.family, p) for p in self.families
         )
         plan_fits = _in(math.inf if steps is None else steps, self.steps)
+        typos = task.options.get("typos", 0)
         return (
             family_fits
             and plan_fits
+            and _in(typos if isinstance(typos, int) else 0, self.typos)
             and _in(success, self.success)
             and self.matches_calls(task)
         )

@@ -1,6 +1,7 @@
 """Settings of policies: those that are trained, that collect, and early experience."""
 
 import dataclasses
+import math
 
 from worldmodel.chat.config import ChatConfig
 
@@ -188,6 +189,34 @@ class CollectConfig:
             )
         if not 0 <= self.valid_only <= 1:
             raise ValueError(f"valid_only must be in [0, 1], got {self.valid_only}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DemonstrationMixtureConfig:
+    """The shares of kinds of demonstrations in tasks with tools, relative to their sum.
+
+    A demonstration is of one kind. As many are drawn as these shares allow; where all
+    are 0, all are taken. In tasks without tools all are taken in any case.
+    """
+
+    no_call: float = 0.0
+    """Share of demonstrations without a call: calls are forbidden."""
+    call: float = 0.0
+    """Share of those that call one tool, with one argument at most: a call is due."""
+    tool: float = 0.0
+    """Share of those that call several tools so: which one is the question."""
+    arguments: float = 0.0
+    """Share of those with a call of several arguments: these have to be valid."""
+
+    def __post_init__(self):
+        for name, share in self.shares.items():
+            if not (share >= 0 and math.isfinite(share)):
+                raise ValueError(f"{name} must be >= 0 and finite, got {share}")
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The shares by kind (demonstrations.KINDS), as they were set."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

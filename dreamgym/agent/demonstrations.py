@@ -1,13 +1,20 @@
 """Demonstrations: the episodes that a policy imitates.
 
-won episodes of any actor -> without detours -> at most one for each task
+won episodes of any actor -> without detours -> at most one for each task -> in tasks
+with tools, a mixture of kinds: those that make no call, a call, calls of several tools,
+calls of several arguments
 """
 
 import dataclasses
-from collections.abc import Sequence
+import random
+from collections.abc import Mapping, Sequence
 
 from worldmodel.data.invalid_actions import is_invalid
 from worldmodel.data.records import Episode, State, Transition
+from worldmodel.text.tools.tool_calls import read_action
+
+KINDS = ("no_call", "call", "tool", "arguments")
+"""Kinds of demonstrations in tasks with tools: each shows what those before do not."""
 
 
 def expert_episodes(episodes: Sequence[Episode], limit: int) -> list[Episode]:
@@ -73,3 +80,50 @@ def without_detours(episode: Episode) -> Episode:
         path.append(dataclasses.replace(t, state=state))
         state = t.next_state
     return dataclasses.replace(episode, transitions=tuple(path))
+
+
+def demonstration_kind(episode: Episode) -> str | None:
+    """Return the kind (KINDS) of a demonstration, None where its task has no tools.
+
+    The primer on tool calling begins with examples of four kinds: tool use is
+    forbidden, it is required, it needs the right tool, it needs valid arguments. A
+    demonstration counts as the last of these that it shows.
+    """
+    if not {"tools", "calls"} & episode.task.options.keys():
+        return None
+    calls = [c for t in episode.transitions for c in read_action(t.action).calls]
+    if not calls:
+        return "no_call"
+    if any(len(call.arguments) > 1 for call in calls):
+        return "arguments"
+    return "tool" if len({call.tool for call in calls}) > 1 else "call"
+
+
+def draw_mixture(
+    episodes: Sequence[Episode], shares: Mapping[str, float], *, seed: int
+) -> list[Episode]:
+    """Return as many demonstrations as these shares of KINDS allow, in their order.
+
+    The shares are relative to their sum and hold up to less than one demonstration of
+    each kind. Demonstrations in tasks without tools are all kept, as all are where no
+    share is above 0.
+
+    Raises:
+      ValueError: there is no demonstration of a kind that has a share.
+    """
+    total = sum(shares.values())
+    if not total:
+        return list(episodes)
+    kinds = [demonstration_kind(e) for e in episodes]
+    wanted = {kind: share / total for kind, share in shares.items() if share > 0}
+    if missing := [kind for kind in wanted if kind not in kinds]:
+        counts = {kind: kinds.count(kind) for kind in KINDS}
+        raise ValueError(f"no demonstration is of kind {missing[0]!r}, got {counts}")
+    size = min(kinds.count(kind) / share for kind, share in wanted.items())
+    rng, numbers = random.Random(seed), list[int]()
+    for kind in KINDS:
+        members = [i for i, other in enumerate(kinds) if other == kind]
+        # 1e-9: 0.29 * 100 is just short of 29.
+        numbers += rng.sample(members, int(size * wanted.get(kind, 0.0) + 1e-9))
+    numbers += [i for i, kind in enumerate(kinds) if kind is None]
+    return [episodes[i] for i in sorted(numbers)]

@@ -9,7 +9,11 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 
-from dreamgym.agent.demonstrations import expert_episodes, shortened_wins
+from dreamgym.agent.demonstrations import (
+    draw_mixture,
+    expert_episodes,
+    shortened_wins,
+)
 from dreamgym.envs import base
 from dreamgym.run.directory import Run, RunError
 from worldmodel import reasoning
@@ -221,19 +225,24 @@ def imitated_episodes(run: Run) -> list[Episode]:
 
     These are the demonstrations and, where `bc.imitate` is "won_episodes", what other
     actors won in further tasks of a deterministic environment: elsewhere they may have
-    been lucky.
+    been lucky. With `bc.mixture` they are drawn in shares of their kinds.
 
     Raises:
-      RunError: none of the collected episodes was won.
+      RunError: none of the collected episodes was won, or none of a kind that has a
+        share.
     """
-    experts, _ = demonstrations(run)
+    imitated, _ = demonstrations(run)
     deterministic = run.numbers("collect").get("deterministic", True)
-    if run.config.bc.imitate == "experts" or not deterministic:
-        return experts
-    expert_ids = {e.task.id for e in experts}
-    # Where an expert solved the task, a detour of random play has nothing to add.
-    others = shortened_wins(read(run)[0])
-    return [*experts, *(e for e in others if e.task.id not in expert_ids)]
+    if run.config.bc.imitate == "won_episodes" and deterministic:
+        expert_ids = {e.task.id for e in imitated}
+        # Where an expert solved the task, a detour of random play has nothing to add.
+        others = shortened_wins(read(run)[0])
+        imitated = [*imitated, *(e for e in others if e.task.id not in expert_ids)]
+    shares = run.config.bc.mixture.shares
+    try:
+        return draw_mixture(imitated, shares, seed=run.config.seed)
+    except ValueError as error:
+        raise RunError(f"bc.mixture: {error}") from None
 
 
 def plan_lengths(run: Run) -> dict[str, int]:

@@ -7,7 +7,7 @@ the behaviour policies, `UpdateConfig` with the update); the others stand here.
 import dataclasses
 import math
 
-from dreamgym.agent.config import PlanConfig
+from dreamgym.agent.config import DemonstrationMixtureConfig, PlanConfig
 from dreamgym.training.config import LoopConfig
 from worldmodel.chat.config import ChatConfig
 from worldmodel.experience.config import SIGNALS, PromptedConfig
@@ -311,6 +311,7 @@ class BcConfig:
     demonstration_share: float = 1.0
     """Share of these that is used, in (0, 1]; a smaller share is part of a larger one.
     Early stopping looks at all dev demonstrations whatever the share."""
+    mixture: DemonstrationMixtureConfig = DemonstrationMixtureConfig()
 
     def __post_init__(self):
         if self.init not in INITS:

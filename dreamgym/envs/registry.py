@@ -19,6 +19,7 @@ ENVIRONMENTS = {
     "bfcl": "dreamgym.envs.suites.bfcl:Bfcl",
     "miniwob": "dreamgym.envs.suites.miniwob.env:MiniWoB",
     "reasoning": "dreamgym.envs.suites.reasoning:Reasoning",
+    "scenario": "dreamgym.envs.suites.scenario.env:ScenarioEnv",
     "scienceworld": "dreamgym.envs.suites.scienceworld:ScienceWorld",
     "textcraft": "dreamgym.envs.suites.textcraft:TextCraft",
     "textworld": "dreamgym.envs.suites.textworld.express:TextWorldExpress",
@@ -29,6 +30,7 @@ FAMILIES = {
     "bfcl": "dreamgym.envs.suites.bfcl:one_category",
     "miniwob": "dreamgym.envs.suites.miniwob.env:one_page",
     "reasoning": "dreamgym.envs.suites.reasoning:one_task",
+    "scenario": "dreamgym.envs.suites.scenario.env:one_scenario",
     "scienceworld": "dreamgym.envs.suites.scienceworld:one_task_type",
     "textworld": "dreamgym.envs.suites.textworld.games:one_game",
 }

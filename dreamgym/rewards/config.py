@@ -96,6 +96,9 @@ class ToolConfig:
     match: str = "assignment"
     """How calls are matched with the expected ones: by "step" number, in the same
     "order", or as an "assignment" of each to the one that it resembles most."""
+    repeat_penalty: float = 0.0
+    """Penalty for calling a wrong tool that the episode has wrongly called before
+    (component tool/repeat)."""
     call: Pair = (1.0, -0.2)
     """Rewards of calling, and of not calling, where a call is expected."""
     abstain: Pair = (0.5, -0.2)
@@ -115,7 +118,11 @@ class ToolConfig:
     def __post_init__(self):
         if self.match not in MATCHES:
             raise ValueError(f"match must be one of {MATCHES}, got {self.match!r}")
-        for f in dataclasses.fields(self)[2:-1]:
+        if not (self.repeat_penalty >= 0 and math.isfinite(self.repeat_penalty)):
+            raise ValueError(
+                f"repeat_penalty must be >= 0 and finite, got {self.repeat_penalty}"
+            )
+        for f in dataclasses.fields(self)[3:-1]:
             pair = getattr(self, f.name)
             if len(pair) != 2 or not all(
                 isinstance(x, int | float) and math.isfinite(x) for x in pair

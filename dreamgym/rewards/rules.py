@@ -160,6 +160,8 @@ def tool_rewards(
         error = None if schemas is None else call_error(call, schemas)
         fits = call.valid_json and error is None
         parts[step].append(call_rewards(call, wanted, invalid, config, fits=fits))
+    for step in repeated_wrong_tools(matching) if config.repeat_penalty else ():
+        parts[step].append({"repeat": -float(config.repeat_penalty)})
     when = config.weights.when
     for listed_step, _ in matching.missed:
         # Without a step of its own a call is missed once the episode is over.
@@ -172,6 +174,24 @@ def tool_rewards(
         {f"tool/{name}": value for name, value in add_components(rows).items()}
         for rows in parts[len(past) :]
     ]
+
+
+def repeated_wrong_tools(matching: Matching) -> list[int]:
+    """Return the step of each call that repeats a wrong tool of the episode.
+
+    A call is of a wrong tool where another one was expected, or where none was and the
+    task expects no call of its tool at all.
+    """
+    wanted = {x.expected.tool for x in matching.made if x.expected is not None}
+    wanted |= {call.tool for _, call in matching.missed}
+    wrong = [
+        x
+        for x in matching.made
+        if x.call.tool and x.call.tool != (x.expected.tool if x.expected else None)
+        if x.expected is not None or x.call.tool not in wanted
+    ]
+    tools = [x.call.tool for x in wrong]
+    return [x.step for i, x in enumerate(wrong) if x.call.tool in tools[:i]]
 
 
 def _right_abstentions(

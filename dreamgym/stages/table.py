@@ -41,6 +41,7 @@ POLICY = (
     "bc.imitate",
     "bc.max_demonstrations",
     "bc.demonstration_share",
+    "bc.mixture",
 )
 """The settings of a policy, and of the demonstrations that updates may imitate."""
 PLAY = ("env.num_envs", "evaluate.temperature")

@@ -106,14 +106,14 @@ def test_shares_shift_to_what_is_lacking():
     assert mixture_shares(stage, {}, 1.0) == [0.5, 0.5]
 
 
-def tool_task(name, *calls):
+def tool_task(name, *calls, **options):
     rows = [{"tool": "t", "arguments": {str(i): 1 for i in range(n)}} for n in calls]
     return Task(
         id=name,
         instruction=name,
         family="tools",
         initial_state=("ask",),
-        options={"calls": rows},
+        options={"calls": rows, **options},
     )
 
 
@@ -151,6 +151,19 @@ def test_kinds_by_hand(kind, fitting):
         if kind.fits(task, steps=steps.get(name), success=success.get(name, 0.2))
     }
     assert result == fitting
+
+
+def test_typos_by_hand():
+    tasks = [ONE, tool_task("two", 1, typos=2), tool_task("unsaid", 1, typos=None)]
+    for limits, fitting in (
+        ((0, 0), ["one", "unsaid"]),
+        ((2, 2), ["two"]),
+        ((1, math.inf), ["two"]),
+        ((3, 4), []),
+    ):
+        noise = TaskFilter(share=1.0, typos=limits)
+        ids = [t.id for t in tasks if noise.fits(t, steps=None, success=0.0)]
+        assert ids == fitting
 
 
 def test_a_unit_that_nobody_counts_is_refused():

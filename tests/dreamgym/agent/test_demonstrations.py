@@ -1,12 +1,17 @@
 """Demonstrations: detours are left out, and won episodes are added by task."""
 
+import collections
 import dataclasses
 import itertools
 
 import hypothesis
+import pytest
 from hypothesis import strategies as st
 
 from dreamgym.agent.demonstrations import (
+    KINDS,
+    demonstration_kind,
+    draw_mixture,
     expert_episodes,
     random_success,
     shortened_wins,
@@ -15,10 +20,11 @@ from dreamgym.agent.demonstrations import (
 )
 from dreamgym.build.episodes import demonstrations, imitated_episodes
 from dreamgym.config.presets import preset
-from dreamgym.run.directory import Run
+from dreamgym.run.directory import Run, RunError
 from dreamgym.stages import collect
 from tests import doubles
 from worldmodel.data.invalid_actions import is_invalid
+from worldmodel.data.records import Episode, Task, Transition, write_episodes
 
 TASK = doubles.task(0, 2, 4)
 
@@ -94,6 +100,93 @@ def test_play_without_an_aim_keeps_detours_and_loses_what_was_refused():
     (valid,) = valid_steps([walk, refused, doubles.expert(TASK)])
     assert actions_of(valid) == ["go right", "go left", "go right"]
     assert (valid.task, valid.source) == (walk.task, "random")
+
+
+def tools_used(name, *actions, tools=True):
+    """A won episode of these actions, in a task with tools or without."""
+    options = {"calls": []} if tools else {}
+    task = Task(id=name, instruction=name, options=options)
+    steps = tuple(
+        Transition(state=("s",), action=a, next_state=("s",), rewards={})
+        for a in actions
+    )
+    return Episode(id=name, task=task, transitions=steps, source="expert", success=True)
+
+
+KIND_OF = {
+    "no_call": ("it rains",),
+    "call": ("look()", 'look {"page": 2}', "done"),
+    "tool": ('search {"q": "a"}', 'open {"page": 1}', "done"),
+    "arguments": ("search()", 'book {"hotel": "Ritz", "nights": 2}', "done"),
+}
+
+
+def test_the_kind_of_a_demonstration_is_the_last_that_it_shows():
+    assert tuple(KIND_OF) == KINDS
+    for kind, actions in KIND_OF.items():
+        assert demonstration_kind(tools_used("t", *actions)) == kind
+        assert demonstration_kind(tools_used("t", *actions, tools=False)) is None
+
+
+def counts_of(episodes):
+    return collections.Counter(demonstration_kind(e) for e in episodes)
+
+
+def some_of_each_kind(**counts):
+    return [
+        tools_used(f"{kind}{i}", *KIND_OF[kind])
+        for kind, count in counts.items()
+        for i in range(count)
+    ]
+
+
+def test_demonstrations_are_drawn_in_the_shares_of_their_kinds():
+    episodes = some_of_each_kind(no_call=10, call=40, tool=9, arguments=30)
+    episodes += [tools_used(f"game{i}", "go north", tools=False) for i in range(3)]
+    shares = {"no_call": 1.0, "call": 4.0, "tool": 1.0, "arguments": 3.0}
+    drawn = draw_mixture(episodes, shares, seed=0)
+    # The 9 of tool are a ninth of 81, which all others have enough for.
+    assert counts_of(drawn) == {
+        "no_call": 9,
+        "call": 36,
+        "tool": 9,
+        "arguments": 27,
+        None: 3,
+    }
+    assert drawn == [e for e in episodes if e in drawn]
+    assert draw_mixture(episodes, shares, seed=0) == drawn
+    assert draw_mixture(episodes, shares, seed=1) != drawn
+    # In other units they are the same shares; a kind without a share is left out.
+    tenfold = {kind: 10 * share for kind, share in shares.items()}
+    assert draw_mixture(episodes, tenfold, seed=0) == drawn
+    halves = {"no_call": 1.0, "call": 1.0, "tool": 0.0, "arguments": 0.0}
+    assert counts_of(draw_mixture(episodes, halves, seed=0)) == {
+        "no_call": 10,
+        "call": 10,
+        None: 3,
+    }
+    assert draw_mixture(episodes, dict.fromkeys(KINDS, 0.0), seed=0) == episodes
+
+
+def test_a_run_imitates_the_mixture_or_says_what_is_missing(tmp_path):
+    episodes = some_of_each_kind(no_call=2, call=8)
+    dev = [tools_used("dev", "done")]
+    settings = {"bc.mixture.no_call": 1.0, "bc.mixture.call": 3.0}
+    for name, extra in (("all", {}), ("drawn", settings)):
+        with Run(tmp_path / name, preset("tiny", extra)) as run:
+            write_episodes(run.path("episodes.jsonl"), episodes)
+            write_episodes(run.path("dev.jsonl"), dev)
+            run.stage("collect", dict)
+            counts = counts_of(imitated_episodes(run))
+        assert counts == {"no_call": 2, "call": 6 if extra else 8}
+    with Run(tmp_path / "more", preset("tiny", {"bc.mixture.tool": 0.5})) as run:
+        write_episodes(run.path("episodes.jsonl"), episodes)
+        write_episodes(run.path("dev.jsonl"), dev)
+        run.stage("collect", dict)
+        with pytest.raises(RunError, match=r"bc\.mixture: no .* 'tool', got .*: 8"):
+            imitated_episodes(run)
+    with pytest.raises(ValueError, match=r"call must be >= 0 and finite, got -1\.0"):
+        preset("tiny", {"bc.mixture.call": -1.0})
 
 
 def test_experts_come_before_others():

@@ -239,6 +239,26 @@ def test_without_due_calls_or_switched_off_the_table_is_silent():
     assert rules.task_rewards(unscored, TABLE) == {}
 
 
+def test_a_wrong_tool_that_is_called_again_has_a_price():
+    """Expected is search, then book. By assignment the second news is that book."""
+    expected = [{"tool": "search"}, {"tool": "book"}]
+    actions = ["news()", "search()", "news()", "chat()", "news()\nsearch()", "chat()"]
+    e = asked(actions, calls=expected)
+    table = dataclasses.replace(TABLE, repeat_penalty=0.4)
+    plain, paid = rules.tool_rewards(e, TABLE), rules.tool_rewards(e, table)
+    # The first news and the first chat are no repetition. The second search is one call
+    # too many, and of no wrong tool.
+    repeats = [{}, {}, {"tool/repeat": -0.4}, {}, *[{"tool/repeat": -0.4}] * 2]
+    assert paid == [a | b for a, b in zip(plain, repeats, strict=True)]
+    # A fork after the first news knows of it.
+    fork = asked(actions[1:], calls=expected)
+    assert rules.tool_rewards(fork, table, past=("news()",)) == paid[1:]
+    # Both of one action; what cannot be read names no tool.
+    both = asked(["news()\nnews()\nnews()", '{"tool": 3}', '{"tool": 3}'], calls=[None])
+    prices = [row.get("tool/repeat") for row in rules.tool_rewards(both, table)]
+    assert prices == [-0.8, None, None]
+
+
 def test_weights_scale_their_part():
     weights = dataclasses.replace(TABLE.weights, which=2.0, arguments=0.0)
     table = dataclasses.replace(TABLE, weights=weights, tool=(3.0, -1.0))

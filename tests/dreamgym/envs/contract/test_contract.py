@@ -51,6 +51,7 @@ HAS = {
     "alfworld": {"expert", "splits apart"},
     "bfcl": {"expert", "splits apart", "fork"},
     "miniwob": {"expert", "splits apart"},
+    "scenario": {"expert", "splits apart", "fork", "variations"},
     "scienceworld": {"expert", "splits apart"},
     "textcraft": {"expert", "splits apart", "variations"},
     "textworld": {"expert", "splits apart", "variations"},
