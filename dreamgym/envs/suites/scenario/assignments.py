@@ -36,7 +36,7 @@ from dreamgym.envs.suites.scenario.functions import (
 from worldmodel.text.tools.tool_calls import Call
 
 DONE = "done"
-"""The answer that ends a task which asks no question. Its wording is not judged."""
+"""The answer that ends a task without a question. Its wording is not judged."""
 
 MAX_ATTEMPTS = 2000
 """Compositions that are tried for a task. A few are enough where any is possible."""
@@ -204,9 +204,11 @@ class _Composer:
         goals, calls = list[_Goal](), dict[str, Call]()
         if depth == 0:
             goals = [self._statement()]
-        asks = depth > 0 and self._rng.random() < 0.5
+        has_question = depth > 0 and self._rng.random() < 0.5
         while len(calls) < depth:
-            is_last = asks and (self._rng.random() < 0.5 or depth - len(calls) == 1)
+            is_last = has_question and (
+                self._rng.random() < 0.5 or depth - len(calls) == 1
+            )
             budget = depth - len(calls)
             goal = self._question(budget) if is_last else self._change(budget)
             if goal is None:
@@ -341,10 +343,10 @@ class _Composer:
         entity, key = function.entity, function.field.name
         source = self._row(entity, budget)
         target = self._row(entity, budget - len(source.calls))
-        there = self._store[entity.name][source.value][key]
-        if there < 1:
+        available = self._store[entity.name][source.value][key]
+        if available < 1:
             return None
-        amount = self._rng.randint(1, there)
+        amount = self._rng.randint(1, available)
         arguments = {SOURCE: source.value, TARGET: target.value, AMOUNT: amount}
         return _Goal(
             f"transfer {amount} {key} from {source.text} to {target.text}",

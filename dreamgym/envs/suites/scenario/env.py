@@ -53,6 +53,8 @@ SIZES = {"train": 400, "dev": 80, "test": 120}
 
 GENERATED = "generated"
 MAX_NUMBERS = 10**9
+"""Numbers of generated tasks are below this, times the number of depths."""
+
 VARIATIONS = 8
 """Variations of a task that are drawn at once."""
 
@@ -162,14 +164,14 @@ class ScenarioEnv(ToolEnv):
         """End the episode: compare store and answer with those of the reference.
 
         Raises:
-          ValueError: it is not of the type that is asked for; the episode goes on.
+          ValueError: it is not of the type that is expected; the episode goes on.
         """
-        given, asked = text.strip(), self._assignment.answer
-        if asked is None and given.casefold() != DONE:
+        given, expected = text.strip(), self._assignment.answer
+        if expected is None and given.casefold() != DONE:
             raise ValueError(f"expected a call, or the answer {DONE}")
-        if isinstance(asked, int) and not given.isdecimal():
+        if isinstance(expected, int) and not given.isdecimal():
             raise ValueError("expected a call, or a whole number as the answer")
-        if isinstance(asked, str) and not _NAME.fullmatch(given):
+        if isinstance(expected, str) and not _NAME.fullmatch(given):
             raise ValueError("expected a call, or a name as the answer")
         success = is_solved(self._assignment, self._functions, self._store, given)
         self.finish(success)
@@ -177,8 +179,8 @@ class ScenarioEnv(ToolEnv):
 
     def expert(self) -> list[str]:
         """Return the calls of the reference solution, and its answer."""
-        asked = self._assignment.answer
-        answer = DONE if asked is None else write_value(asked)
+        expected = self._assignment.answer
+        answer = DONE if expected is None else write_value(expected)
         return [
             *(write_call(c.tool, c.arguments) for c in self._assignment.calls),
             self.write_answer(answer),
@@ -193,10 +195,10 @@ class ScenarioEnv(ToolEnv):
             list(itertools.islice(self._calls_of(f, words, numbers), MAX_CALLS))
             for f in self._functions.values()
         ]
-        asked = self._assignment.answer
-        values = words if isinstance(asked, str) else list(map(str, numbers or [0]))
+        expected = self._assignment.answer
+        values = words if isinstance(expected, str) else list(map(str, numbers or [0]))
         # What was read last is the likeliest answer.
-        answers = [DONE] if asked is None else values[-MAX_ANSWERS:]
+        answers = [DONE] if expected is None else values[-MAX_ANSWERS:]
         draw = random.Random(content_seed(sight.text))
         shares = fair_shares(calls, MAX_CALLS - len(answers), draw)
         return [*shares, *map(self.write_answer, answers)]

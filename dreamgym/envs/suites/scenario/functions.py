@@ -233,7 +233,9 @@ def _arguments(
     if operation == "transfer":
         rows = {SOURCE: entity.name, TARGET: entity.name}
         return {SOURCE: str, TARGET: str, AMOUNT: int}, rows
-    fields = entity.fields if operation == "create" else (field,) * (field is not None)
+    fields = () if field is None else (field,)
+    if operation == "create":
+        fields = entity.fields
     hints: dict[str, Any] = {} if operation == "list" else {NAME: str}
     hints |= {x.name: x.hint for x in fields}
     row_types = {x.name: x.name for x in fields if x.is_relation}
