@@ -1,9 +1,8 @@
 """Preset lessons: the primer's for tool calling, and a ladder for plain text games."""
 
-import dataclasses
 import math
 
-from curriculum.lessons import ANY, Lesson, TaskFilter
+from curriculum.lessons import Lesson, Range, TaskFilter
 
 NO_CALL = (0.0, 0.0)
 ONE_CALL = (1.0, 1.0)
@@ -12,8 +11,9 @@ SEVERAL = (2.0, math.inf)
 NO_TYPOS = (0.0, 0.0)
 NO_STEP_COST = {"cost/step": 0.0}
 """Steps cost nothing (`reward.cost.step`) before the lesson on pipelines."""
-NO_REPEAT_PENALTY = {"tool/repeat": 0.0}
-"""Wrong tools may be repeated (`reward.tools.repeat_penalty`) before they matter."""
+EARLY_PENALTIES = {"tool/syntax": 0.5, "tool/execution": 0.5, "tool/repeat": 0.0}
+"""Errors cost less in the first lesson, and a wrong tool may be repeated for nothing
+(`reward.tools.repeat_penalty`)."""
 
 
 def tool_lessons() -> tuple[Lesson, ...]:
@@ -28,29 +28,24 @@ def tool_lessons() -> tuple[Lesson, ...]:
         that must be answered without tools". The rest it describes in words; those
         numbers are ours and not measured. Weights follow its "Reward emphasis": stage 1
         "increase w_call", "reduce penalties for syntax/execution errors"; 2 "shift
-        weight from w_call to w_which", "introduce penalties for repeated
-        incorrect tool choices" (so none before; they are the setting
-        `reward.tools.repeat_penalty`); 3 "increase w_args", "tighten penalty for
-        malformed JSON"; 4 "add step penalties" (so none before; they are the setting
-        `reward.cost.step`), "strengthen outcome reward".
+        weight from w_call to w_which", "introduce penalties for repeated incorrect tool
+        choices" (so none before; they are `reward.tools.repeat_penalty`); 3 "increase
+        w_args", "tighten penalty for malformed JSON"; 4 "add step penalties" (so none
+        before; they are `reward.cost.step`), "strengthen outcome reward".
 
     Later lessons keep tasks of the earlier ones, as stage 3 says "start with minimal
     arguments (one field)", then "multi-argument calls". There it says "introduce noisy
-    contexts (typos, ambiguity)": tasks that declare typos are left out before. The
-    thresholds are on the metrics that the primer lists for each stage. The lesson on
-    stage 5 is never passed, and so waits for none: not for the win rate of a judge.
+    contexts (typos, ambiguity)": tasks that declare typos are left out before.
+    Thresholds are on the metrics that the primer lists for each stage; the lesson on
+    stage 5 is never passed and waits for none, such as the win rate of a judge.
     """
-    no_call = TaskFilter(
-        share=0.5, calls=NO_CALL, typos=NO_TYPOS, skill="call_precision"
+    no_call = _clear(0.5, NO_CALL, "call_precision")
+    any_call = _clear(0.5, CALLS, "call_recall")
+    clear_mixture = (
+        _clear(0.2, NO_CALL, "call_precision"),
+        _clear(0.8, CALLS, "tool_accuracy"),
     )
-    any_call = TaskFilter(share=0.5, calls=CALLS, typos=NO_TYPOS, skill="call_recall")
-    clear_no_call = TaskFilter(
-        share=0.2, calls=NO_CALL, typos=NO_TYPOS, skill="call_precision"
-    )
-    clear_call = TaskFilter(
-        share=0.8, calls=CALLS, typos=NO_TYPOS, skill="tool_accuracy"
-    )
-    some_no_call = dataclasses.replace(clear_no_call, typos=ANY)
+    some_no_call = TaskFilter(share=0.2, calls=NO_CALL, skill="call_precision")
     one = TaskFilter(share=0.4, calls=ONE_CALL, arguments=(0, 1), skill="tool_accuracy")
     rich = TaskFilter(
         share=0.4, calls=CALLS, arguments=(2, math.inf), skill="argument_score"
@@ -69,17 +64,12 @@ def tool_lessons() -> tuple[Lesson, ...]:
             task_mixture=(no_call, any_call),
             budget=(1, 5),
             rewards={"tool/when": 2.0},
-            penalties={
-                "tool/syntax": 0.5,
-                "tool/execution": 0.5,
-                **NO_REPEAT_PENALTY,
-                **NO_STEP_COST,
-            },
+            penalties=EARLY_PENALTIES | NO_STEP_COST,
             promote={"call_precision": 0.9, "call_recall": 0.9},
         ),
         Lesson(
             name="which",
-            task_mixture=(clear_no_call, clear_call),
+            task_mixture=clear_mixture,
             budget=(3, 10),
             rewards={"tool/when": 0.5, "tool/which": 2.0},
             penalties=NO_STEP_COST,
@@ -106,6 +96,11 @@ def tool_lessons() -> tuple[Lesson, ...]:
             rewards={"tool/task": 2.0},
         ),
     )
+
+
+def _clear(share: float, calls: Range, skill: str) -> TaskFilter:
+    """Return a filter of tasks without typos in their instruction."""
+    return TaskFilter(share=share, calls=calls, typos=NO_TYPOS, skill=skill)
 
 
 def game_lessons(
