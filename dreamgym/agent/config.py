@@ -216,7 +216,12 @@ class DemonstrationMixtureConfig:
     @property
     def shares(self) -> dict[str, float]:
         """The shares by kind (demonstrations.KINDS), as they were set."""
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {
+            "no_call": self.no_call,
+            "call": self.call,
+            "tool": self.tool,
+            "arguments": self.arguments,
+        }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
