@@ -6,11 +6,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 from tests.worldmodel.mesh_probe import MESHES, QUICK, SHAPES
-from worldmodel.backbone.mesh import MeshConfig, make_mesh, parameter_spec, parse_mesh
+from worldmodel.backbone.generate import generate
+from worldmodel.backbone.grammar import free_grammar
+from worldmodel.backbone.mesh import (
+    MeshConfig,
+    copy_to_mesh,
+    default_to,
+    make_mesh,
+    make_meshes,
+    parameter_spec,
+    parse_mesh,
+)
 
 ROOT = Path(__file__).parents[2]
 PROBE = Path(__file__).with_name("mesh_probe.py")
@@ -102,6 +113,35 @@ def test_meshes_by_text():
         MeshConfig(fsdp=0)
     with pytest.raises(ValueError, match=r"needs 1\d devices, found \d"):
         make_mesh(parse_mesh("data=5,fsdp=3"))
+
+
+def test_devices_that_roll_out_leave_some_to_learn(monkeypatch):
+    assert make_meshes(None, None) == (None, None)
+    whole = MeshConfig(data=0)
+    assert make_meshes(whole, None) == (make_mesh(whole), None)
+    # Which devices are which, only a process of several can show: test_rollout_mesh.py.
+    four = jax.devices()[:1] * 4
+    monkeypatch.setattr(jax, "devices", lambda: four)
+    for count in (0, 4, 5):
+        with pytest.raises(ValueError, match=f"one device .* got {count} of 4"):
+            make_meshes(None, MeshConfig(data=count))
+    message = "needs 4 devices, found 3: 1 of 4 are those of the rollout mesh"
+    with pytest.raises(ValueError, match=message):
+        make_meshes(MeshConfig(data=4), MeshConfig())
+
+
+def test_a_copy_on_a_mesh_of_one_device_samples_as_its_model(small_model):
+    copy = copy_to_mesh(small_model, make_mesh(MeshConfig()))
+    pairs = zip(*map(jax.tree.leaves, (copy.params, small_model.params)), strict=True)
+    assert all(np.array_equal(a, b) for a, b in pairs)
+    keys = jax.random.split(jax.random.key(0), 12)
+    texts = [[1 + i % 5, 2, 3][: 1 + i % 3] for i in range(12)]
+    grammar = free_grammar(13, temperature=1.0)
+    with default_to(copy.mesh):
+        got = generate(copy, texts, grammar, keys, max_tokens=8)
+    want = generate(small_model, texts, grammar, keys, max_tokens=8)
+    for a, b in zip(got, want, strict=True):
+        assert all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 def test_layouts_by_hand():

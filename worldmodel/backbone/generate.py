@@ -80,7 +80,8 @@ def _plan(model: Model, prompts: int) -> tuple[int, int]:
     costs the same however few of its streams are used: most passes of a dream have 4 to
     30 prompts, and two malformed replies of one step should not cost 16.
     """
-    if jax.default_backend() == "cpu" and model.mesh is None:
+    is_single = model.mesh is None or model.mesh.size == 1
+    if jax.default_backend() == "cpu" and is_single:
         size = sum(x.size for x in jax.tree.leaves(model.params))
         if size <= SMALL_MODEL:
             workers = min(os.cpu_count() or 1, -(-prompts // SMALL_BATCH))

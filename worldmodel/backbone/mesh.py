@@ -5,8 +5,10 @@ over it) and tensor (heads, inner widths, the vocabulary). Arrays are placed, an
 compiler inserts the communication.
 """
 
+import contextlib
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -62,13 +64,13 @@ def parse_mesh(text: str) -> MeshConfig:
     return MeshConfig(**sizes)
 
 
-def make_mesh(config: MeshConfig) -> Mesh:
-    """Return the mesh over all devices of all processes.
+def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
+    """Return the mesh over all devices of all processes, or over the given ones.
 
     Raises:
       ValueError: the axes do not multiply to the number of devices.
     """
-    count = jax.device_count()
+    count = jax.device_count() if devices is None else len(devices)
     rest = config.fsdp * config.tensor
     data = config.data if config.data else max(count // rest, 1)
     if data * rest != count:
@@ -78,7 +80,43 @@ def make_mesh(config: MeshConfig) -> Mesh:
         )
     axes = (AxisType.Auto,) * 3
     shape = (data, config.fsdp, config.tensor)
-    return jax.make_mesh(shape, (DATA, FSDP, TENSOR), axis_types=axes)
+    if devices is None:
+        return jax.make_mesh(shape, (DATA, FSDP, TENSOR), axis_types=axes)
+    # In their order: jax.make_mesh refuses a part of a TPU that is no cuboid.
+    grid = np.asarray(devices).reshape(shape)
+    return Mesh(grid, (DATA, FSDP, TENSOR), axis_types=axes)
+
+
+def make_meshes(
+    learning: MeshConfig | None, rollouts: MeshConfig | None
+) -> tuple[Mesh | None, Mesh | None]:
+    """Return the mesh that learns and the one that rolls out, which share no device.
+
+    The first devices learn and the last ones roll out. A mesh without a config is None:
+    JAX's first device learns, and what learns rolls out, too.
+
+    Raises:
+      ValueError: there are too few devices, or the axes of `learning` do not multiply
+        to the number of those that `rollouts` leaves.
+    """
+    if rollouts is None:
+        return None if learning is None else make_mesh(learning), None
+    devices = jax.devices()
+    count = rollouts.data * rollouts.fsdp * rollouts.tensor
+    if not 0 < count < len(devices):
+        raise ValueError(
+            "a rollout mesh needs data >= 1 and leaves at least one device to learn "
+            f"on, got {count} of {len(devices)} devices"
+        )
+    mesh = None
+    if learning is not None:
+        try:
+            mesh = make_mesh(learning, devices[:-count])
+        except ValueError as error:
+            raise ValueError(
+                f"{error}: {count} of {len(devices)} are those of the rollout mesh"
+            ) from None
+    return mesh, make_mesh(rollouts, devices[-count:])
 
 
 def parameter_spec(path: tuple[Any, ...]) -> P:
@@ -130,6 +168,32 @@ def shard(model: Model, mesh: Mesh) -> Model:
         for path, leaf in nnx.to_flat_state(model.params)
     ]
     return model._replace(params=nnx.from_flat_state(flat), mesh=mesh)
+
+
+def copy_to_mesh(model: Model, mesh: Mesh) -> Model:
+    """Return a copy of the model on a mesh of other devices.
+
+    It begins no collective operation: a shard of both layouts goes from device to
+    device, and what is divided in another way through the memory of the host.
+    """
+    flat = nnx.to_flat_state(model.params)
+    layouts = [parameter_sharding(path, leaf.shape, mesh) for path, leaf in flat]
+    values = jax.device_put([leaf[...] for _, leaf in flat], layouts)
+    copies = [
+        (path, leaf.replace(value))
+        for (path, leaf), value in zip(flat, values, strict=True)
+    ]
+    return model._replace(params=nnx.from_flat_state(copies), mesh=mesh)
+
+
+def default_to(mesh: Mesh | None) -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which new arrays of this thread lie on a mesh.
+
+    They lie on its first device; without a mesh they lie where they did.
+    """
+    if mesh is None:
+        return contextlib.nullcontext()
+    return jax.default_device(mesh.devices.flat[0])
 
 
 def place_rows(tree: Any, mesh: Mesh) -> Any:

@@ -9,6 +9,7 @@ from worldmodel.backbone import generate as gen
 from worldmodel.backbone import streams as token_streams
 from worldmodel.backbone.grammar import Grammar
 from worldmodel.backbone.layers import Placement
+from worldmodel.backbone.mesh import MeshConfig, make_mesh
 from worldmodel.backbone.model import apply_decoder, empty_cache
 from worldmodel.backbone.sampling import shaped_logits
 from worldmodel.backbone.streams import Streams
@@ -582,3 +583,5 @@ def test_small_models_sample_few_streams_on_each_core(
     model = helpers.lively_model(helpers.config(32))
     model = model._replace(params={"w": np.zeros(size)}, mesh=None)
     assert gen._plan(model, prompts) == plan
+    on_one = model._replace(mesh=make_mesh(MeshConfig()))
+    assert gen._plan(on_one, prompts) == plan
