@@ -260,6 +260,7 @@ def load_experience(
     server: ServerConfig | None = None,
     scaled: bool = False,
     folder: str = "",
+    for_rollouts: bool = False,
 ) -> LocalExperienceModel | PromptedExperienceModel:
     """Return the run's experience model with its memory of real transitions.
 
@@ -268,7 +269,9 @@ def load_experience(
       server: used in place of the run's own model.
       scaled: whether probabilities are calibrated as measured by the fidelity stage.
       folder: that of a refit (remedy_folder), whose model is loaded in place of it.
+      for_rollouts: whether it lies on the devices that roll out, if the run has such.
     """
+    mesh = run.acting_mesh if for_rollouts else run.mesh
     run.require("pretrain" if server is None else "collect")
     train, _ = read(run)
     memory = replay_memory(run, train, folder)
@@ -277,7 +280,7 @@ def load_experience(
     scale = _calibration(run, folder) if scaled else None
     if server is not None:
         return prompted(run, server, memory, forms, stage, scale)
-    model, tok = load_model(_in_folder(run, folder, "experience"), mesh=run.mesh)
+    model, tok = load_model(_in_folder(run, folder, "experience"), mesh=mesh)
     c, numbers = run.config, run.numbers("pretrain")
     keep_facts = c.experience.keep_facts
     if c.ensemble.members:
@@ -291,7 +294,7 @@ def load_experience(
         seed=c.seed,
         state_formats=forms,
         lasting_facts=persistence.lasting_facts(train) if keep_facts else None,
-        members=[load_model(p, mesh=run.mesh)[0] for p in paths],
+        members=[load_model(p, mesh=mesh)[0] for p in paths],
         confidence_signal=c.uncertainty.signal,
         calibration=scale,
         reward_tokens=max(REWARD_TOKENS, numbers.get("reward_tokens", 0)),

@@ -242,6 +242,7 @@ def _parts(
     parts = LoopParts(
         auxiliary=supervised(run, policy, config) if config.supervised else (),
         plan_lengths=plan_lengths(run) if progress.lessons is not None else {},
+        rollout_mesh=run.rollout_mesh,
     )
     if experience is None:
         return parts

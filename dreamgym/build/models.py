@@ -35,22 +35,24 @@ def check_model(name: str) -> None:
 
 
 def initial_model(
-    run: Run, train: Sequence[Episode] | None = None
+    run: Run, train: Sequence[Episode] | None = None, *, for_rollouts: bool = False
 ) -> tuple[Model, TextTokenizer]:
     """Return the model that a fit starts from: of a directory, or newly initialized.
 
     With `train`, the tokenizer of a new model is trained on these episodes and written
-    to tokenizer/; without, it is read from there.
+    to tokenizer/; without, it is read from there. With `for_rollouts` it lies on the
+    devices that roll out, if the run has such.
 
     Raises:
       RunError: neither a known shape nor a model directory.
     """
     name = run.config.model
+    mesh = run.acting_mesh if for_rollouts else run.mesh
     if run.config.data.base_run:
-        return load_model(Path(run.config.data.base_run) / "experience", mesh=run.mesh)
+        return load_model(Path(run.config.data.base_run) / "experience", mesh=mesh)
     if name not in MODELS:
         check_model(name)
-        return load_model(name, mesh=run.mesh)
+        return load_model(name, mesh=mesh)
     size = MODELS[name].vocab_size
     if train is not None:
         c = run.config.pretrain
@@ -66,7 +68,7 @@ def initial_model(
         tokenizer = TextTokenizer.load(run.path("tokenizer"))
     shape = MODELS[name].model(tokenizer.vocab_size)
     model = create(shape, seed=run.config.seed)
-    return model if run.mesh is None else shard(model, run.mesh), tokenizer
+    return model if mesh is None else shard(model, mesh), tokenizer
 
 
 def initial_policy(run: Run) -> Policy:
@@ -92,7 +94,8 @@ def memory_encoder(run: Run) -> Encoder:
     """
     if run.config.memory.encoder == "lexical":
         return Lexical()
-    return Hidden(*initial_model(run))
+    # Rollouts retrieve, in a thread: not on devices that learn at the same time.
+    return Hidden(*initial_model(run, for_rollouts=True))
 
 
 _MEMORIES: dict[tuple, EpisodicMemory] = {}

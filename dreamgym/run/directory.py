@@ -38,8 +38,9 @@ class RunError(RuntimeError):
 class Run:
     """One run directory, opened under one configuration.
 
-    `mesh` holds the devices that compute its models; a run may be resumed on another
-    mesh. `track` names trackers in addition to the run's metrics.jsonl
+    `mesh` holds the devices that compute its models, and `rollout_mesh` those that make
+    the rollouts which policies learn from, where these are others; a run may be resumed
+    on other devices. `track` names trackers in addition to the run's metrics.jsonl
     (tracking.TRACKERS).
     """
 
@@ -52,6 +53,7 @@ class Run:
         config: RunConfig,
         mesh: Mesh | None = None,
         track: Sequence[str] = (),
+        rollout_mesh: Mesh | None = None,
     ):
         """Open the directory, or create it for a new run.
 
@@ -62,7 +64,8 @@ class Run:
           TrackerError: a tracker is unknown, not installed or fails to start.
         """
         require(track)
-        self.root, self.config, self.mesh = Path(directory), config, mesh
+        self.root, self.config = Path(directory), config
+        self.mesh, self.rollout_mesh = mesh, rollout_mesh
         path = self.root / "manifest.json"
         if path.is_file():
             self._check(path)
@@ -126,6 +129,11 @@ class Run:
             return False
         episodes = self.config.data.episodes
         return not episodes or digest == digest_of(manifest["config"], episodes)
+
+    @property
+    def acting_mesh(self) -> Mesh | None:
+        """The devices that make rollouts: `rollout_mesh`, or `mesh` without one."""
+        return self.mesh if self.rollout_mesh is None else self.rollout_mesh
 
     def path(self, name: str) -> Path:
         """Return a path inside the run."""

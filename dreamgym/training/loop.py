@@ -2,8 +2,9 @@
 
 tasks -> G rollouts each -> rewards [N, G] -> advantages -> an update on sampled tokens
 -> a refit of the reward model, if any -> values of tasks -> the next tasks. The next
-rollouts are made after the update, or in a thread while it is computed. The loop
-receives built parts; it names no environment and no file.
+rollouts are made after the update, or in a thread while it is computed; on the devices
+that learn, or on others. The loop receives built parts; it names no environment and no
+file.
 """
 
 import copy
@@ -39,6 +40,7 @@ from dreamgym.training.state import (
     UpdateResult,
 )
 from dreamgym.training.tasks import choose_tasks, record_outcomes
+from worldmodel.backbone.mesh import copy_to_mesh, default_to
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.learner import TrainState
 
@@ -66,6 +68,7 @@ def train(
 
     With `rollout_lag` 1 a thread rolls out the batch of the next update while an update
     is computed, with the policy before it (one step off-policy, arXiv:2410.18252).
+    Where `parts.rollout_mesh` is given, rollouts are made there.
 
     Raises:
       ValueError: a setting that the environment or the other parts do not allow.
@@ -147,7 +150,8 @@ def _check_parts(
     Raises:
       ValueError: forks, or starts in demonstrations, in an environment that cannot be
         set back to a state, or such starts without demonstrations; a `rollout_lag` of
-        more than 1, on several devices, or where `parts.steps_left` limits the steps.
+        more than 1, on several devices that roll out and learn, or where
+        `parts.steps_left` limits the steps; a device of `parts.rollout_mesh` learns.
     """
     if config.goes_back and as_restorable(envs) is None:
         raise ValueError(
@@ -157,6 +161,14 @@ def _check_parts(
     if config.curriculum.demonstration_starts.share and not parts.demonstrations:
         raise ValueError("starts in demonstrations need demonstrations, got none")
     _check_lag(rollout_lag, policy, parts)
+    if parts.rollout_mesh is not None:
+        leaves = jax.tree.leaves(policy.model.params)
+        learning = {device for x in leaves for device in x.devices()}
+        if shared := learning & set(parts.rollout_mesh.devices.flat):
+            raise ValueError(
+                "devices that roll out must not learn, got for both: "
+                f"{sorted(map(str, shared))}"
+            )
 
 
 def _rescored(
@@ -202,11 +214,30 @@ class _Collector:
 
     def collect(self, state: TrainingState, count: int) -> RolloutBatch:
         """Return the rollouts of `count` groups for update number `state.update`."""
+        return self._collect(self._sampler(state.policy), state, count)
+
+    def _sampler(self, state: TrainState, *, copy: bool = False) -> Policy:
+        """Return the policy that acts, a copy where it has devices of its own."""
+        mesh = self._parts.rollout_mesh
+        if mesh is not None:
+            current = _with_params(self._policy, state)
+            return current.replace(copy_to_mesh(current.model, mesh))
+        params = copy_arrays(state.params) if copy else state.params
+        return _with_params(self._policy, state._replace(params=params))
+
+    def _collect(
+        self, current: Policy, state: TrainingState, count: int
+    ) -> RolloutBatch:
+        with default_to(self._parts.rollout_mesh):
+            return self._roll_out(current, state, count)
+
+    def _roll_out(
+        self, current: Policy, state: TrainingState, count: int
+    ) -> RolloutBatch:
         config, parts, max_steps = self._config, self._parts, self._max_steps
         # Seeded by the number of the update: a resumed run draws as it would have.
         rng = np.random.default_rng((self._seed, state.update))
         key = jax.random.fold_in(jax.random.key(self._seed), state.update)
-        current = _with_params(self._policy, state.policy)
 
         # 1. Choose tasks: some are invented, a batch is drawn by value.
         batch = choose_tasks(state, current, max_steps, config, parts, rng, count)
@@ -234,9 +265,8 @@ class _Collector:
         if not count:
             return
         # The caller's update donates the buffers of the policy.
-        params = copy_arrays(state.policy.params)
-        state = state._replace(policy=state.policy._replace(params=params))
-        self._future = self._executor.submit(self.collect, state, count)
+        sampler = self._sampler(state.policy, copy=True)
+        self._future = self._executor.submit(self._collect, sampler, state, count)
 
     def result(self) -> RolloutBatch | None:
         """Wait for the thread and return its rollouts, None where it has not begun.
@@ -269,10 +299,11 @@ def _check_lag(lag: int, policy: Policy, parts: LoopParts) -> None:
         raise ValueError(f"rollout_lag must be 0 or 1, got {lag}")
     mesh = policy.model.mesh
     devices = 1 if mesh is None else mesh.size
-    if lag and devices > 1:
+    if lag and devices > 1 and parts.rollout_mesh is None:
         raise ValueError(
-            "rollout_lag must be 0 on several devices, where two threads would begin "
-            f"collective operations in different orders, got {lag} on {devices} devices"
+            "rollout_lag must be 0 on several devices, unless others roll out: two "
+            "threads would begin collective operations in different orders, got "
+            f"{lag} on {devices} devices"
         )
     if lag and parts.steps_left is not None:
         raise ValueError(

@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from jax.sharding import Mesh
+
 from curriculum import generator
 from curriculum.lesson_tracker import LessonTracker
 from curriculum.pool import TaskPool
@@ -119,7 +121,8 @@ class LoopParts:
     id, for the lessons of the curriculum. `demonstrations` are won episodes, in which
     some rollouts begin (DemonstrationStartsConfig). `steps_left` returns how many steps
     of the real environment rollouts may still take; training ends where they do not
-    suffice for a group.
+    suffice for a group. `rollout_mesh` are devices that roll out and do not learn: the
+    policy that acts is copied to them, and the experience model lies there.
     """
 
     propose: generator.Proposer | None = None
@@ -133,3 +136,4 @@ class LoopParts:
     plan_lengths: Mapping[str, float | int] = dataclasses.field(default_factory=dict)
     demonstrations: Sequence[Episode] = ()
     steps_left: Callable[[], int] | None = None
+    rollout_mesh: Mesh | None = None

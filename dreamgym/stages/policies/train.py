@@ -131,7 +131,11 @@ def body(run: Run) -> dict[str, Any]:
     if numbers := nothing_to_gain(run, metrics, START, "not trained"):
         return _not_trained(run, numbers)
     experience = load_experience(
-        run, stage="train", scaled=True, folder=remedy_folder(run)
+        run,
+        stage="train",
+        scaled=True,
+        folder=remedy_folder(run),
+        for_rollouts=True,
     )
     with run_chat.experience_session(experience):
         return _train_in_dream(run, experience)

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import numpy as np
 import pytest
 
@@ -12,8 +13,10 @@ from dreamgym.run.directory import Run, RunError
 from dreamgym.run.view import StageView
 from dreamgym.stages.table import POLICIES, STAGES
 from tests import doubles
+from worldmodel.backbone.mesh import MeshConfig, make_mesh
 from worldmodel.backbone.weights import save_model
 from worldmodel.data.records import write_episodes
+from worldmodel.experience.local import LocalExperienceModel
 from worldmodel.memory import Hidden
 
 TOLD = [
@@ -49,6 +52,28 @@ def test_a_run_finds_by_the_model_it_starts_from(folder, tmp_path):
     assert not plain.path("memory").exists()
     scores = [[s for s, _ in f] for f in lexical.nearest(ASKED, 1)]
     assert scores != [[s for s, _ in f] for f in memory.nearest(ASKED, 1)]
+
+
+def test_what_rollouts_read_lies_on_their_devices(folder, tmp_path):
+    settings = {"memory.encoder": "hidden_state"}
+    mesh = make_mesh(MeshConfig())
+    config = preset("tiny", settings, model=str(folder))
+    run = Run(tmp_path / "run", config, rollout_mesh=mesh)
+    for name in ("episodes", "dev"):
+        write_episodes(run.path(f"{name}.jsonl"), TOLD)
+    for stage in ("collect", "pretrain"):
+        run.mark(stage, {})
+    for place in ("experience", "policies/bc"):
+        save_model(run.path(place), doubles.model(), doubles.tokenizer())
+    for for_rollouts, where in ((True, mesh), (False, None)):
+        experience = run_experience.load_experience(run, for_rollouts=for_rollouts)
+        assert isinstance(experience, LocalExperienceModel)
+        assert experience.model.mesh is where
+    encoder = run_models.memory_encoder(run)
+    assert isinstance(encoder, Hidden)
+    layouts = {x.sharding for x in jax.tree.leaves(encoder._params)}
+    assert {layout.mesh for layout in layouts} == {mesh}
+    assert run_models.load_policy(run, "bc").model.mesh is None
 
 
 def test_a_model_that_has_read_nothing_finds_nothing():

@@ -25,7 +25,9 @@ from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.rl.config import UpdateConfig
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.tracking import FILE, read_metrics
+from dreamgym.stages.policies import train
 from tests import doubles, helpers
+from worldmodel.backbone.mesh import MeshConfig, make_mesh
 from worldmodel.experience.base import CachingExperienceModel, Prediction
 from worldmodel.memory import ReplayMemory
 
@@ -121,6 +123,26 @@ def test_the_loop_saves_its_policy_and_curve_and_the_stage_drops_checkpoints(who
         for n in np.diff([0, *dreamed]).tolist()
     )
     assert len(memory) == real + messages
+
+
+def test_the_loop_and_its_dream_take_the_rollout_devices_of_the_run(
+    tmp_path, monkeypatch
+):
+    run, _, go = start(tmp_path / "run")
+    run.rollout_mesh = make_mesh(MeshConfig())  # that of the device that learns
+    with pytest.raises(ValueError, match="devices that roll out must not learn"):
+        go()
+    options = {}
+
+    def load(run, **more):
+        del run
+        options.update(more)
+        raise Stop
+
+    monkeypatch.setattr(train, "load_experience", load)
+    with pytest.raises(Stop):
+        train.body(run)
+    assert options["for_rollouts"]
 
 
 def test_a_rule_proposes_where_the_settings_say_so(tmp_path):
