@@ -207,6 +207,14 @@ def _add_devices(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--mesh", default="", help=MESH_HELP)
     add(
+        "--rollout-mesh",
+        default="",
+        metavar="MESH",
+        help="devices of their own, the last ones, for the rollouts that policies are "
+        "trained on, as data=N,fsdp=N,tensor=N; the others are those of --mesh "
+        "(default: rollouts are made where policies learn)",
+    )
+    add(
         "--distributed",
         default="",
         metavar="PROCESSES",
@@ -223,7 +231,8 @@ def changed_options(args: argparse.Namespace) -> list[str]:
     """
     parser = argparse.ArgumentParser()
     run_options(parser)
-    free = {"run_dir", "name", "mesh", "distributed", "episodes", "track", "help"}
+    devices = {"mesh", "rollout_mesh", "distributed"}
+    free = {"run_dir", "name", "episodes", "track", "help"} | devices
     return [
         action.option_strings[0]
         for action in parser._actions

@@ -23,6 +23,7 @@ from dreamgym.stages.table import STAGES
 if TYPE_CHECKING:
     from dreamgym.config.settings import RunConfig
     from dreamgym.run.directory import Run
+    from worldmodel.backbone.mesh import MeshConfig
 
 
 def add(commands: Any) -> None:
@@ -164,27 +165,41 @@ def _stages(args: argparse.Namespace) -> None:
 
     if getattr(args, "confirm", None) is not None:
         raise ValueError("--confirm plays its games in one process")
+    if args.rollout_mesh:
+        raise ValueError("--rollout-mesh needs one process: leave out --distributed")
     join_processes(args.distributed)
     args.mesh = args.mesh or "data=0"
     with quiet_followers():
         _run_stages(args)
 
 
-def _check_devices(args: argparse.Namespace, config: "RunConfig") -> None:
-    """Raise ValueError for settings that need one process, or a single device."""
+def _check_devices(
+    args: argparse.Namespace,
+    config: "RunConfig",
+    mesh: "MeshConfig | None",
+    rollout_mesh: "MeshConfig | None",
+) -> None:
+    """Check what the settings need of processes and devices, and that these are there.
+
+    Raises:
+      ValueError: settings that need one process, or a single device; too few devices.
+    """
+    from worldmodel.backbone.mesh import make_meshes
     from worldmodel.data.processes import process_count
 
     if process_count() > 1 and (servers := _chat_servers(config)):
         raise ValueError(
             f"--distributed: every process would ask {servers[0]}; leave it out"
         )
-    trains = args.command in ("quickstart", "train")
-    if trains and config.train.rollout_lag and args.mesh:
+    trains = args.command in ("quickstart", "train", "control")
+    if trains and config.train.rollout_lag and args.mesh and not args.rollout_mesh:
         raise ValueError(
-            "train.rollout_lag must be 0 with --mesh and --distributed: two threads "
-            "would begin the collective operations of several devices in different "
-            f"orders, got {config.train.rollout_lag}"
+            "train.rollout_lag must be 0 with --mesh and --distributed, unless "
+            "--rollout-mesh keeps devices for rollouts: two threads would begin the "
+            "collective operations of several devices in different orders, got "
+            f"{config.train.rollout_lag}"
         )
+    make_meshes(mesh, rollout_mesh)
 
 
 def _run_stages(args: argparse.Namespace) -> None:
@@ -204,11 +219,12 @@ def _run_stages(args: argparse.Namespace) -> None:
     from dreamgym.run.process import tune_process
     from dreamgym.run.runner import run_stages
     from dreamgym.run.tracking import require
-    from worldmodel.backbone.mesh import make_mesh, parse_mesh
+    from worldmodel.backbone.mesh import make_meshes, parse_mesh
     from worldmodel.data.processes import wait_for_all
 
     require(args.track)
     mesh = parse_mesh(args.mesh) if args.mesh else None
+    rollout_mesh = parse_mesh(args.rollout_mesh) if args.rollout_mesh else None
     if args.command == "evaluate":
         apply_evaluate_options(args)
         if args.confirm is not None:
@@ -216,7 +232,7 @@ def _run_stages(args: argparse.Namespace) -> None:
     source = _named_attempt(args)
     others = [] if source is None else [source]
     config = _settings(args, source)
-    _check_devices(args, config)
+    _check_devices(args, config, mesh, rollout_mesh)
     check_preferences(config)
     wait_for_all("settings")  # before any process makes the run directory
     root = args.run_dir if args.run_dir is not None else _default_directory(config)
@@ -224,8 +240,8 @@ def _run_stages(args: argparse.Namespace) -> None:
         if args.command != "collect":  # which asks nobody
             check_server(config)
         tune_process()
-        placed = None if mesh is None else make_mesh(mesh)
-        with Run(root, config, placed, args.track) as run:
+        learning, rollouts = make_meshes(mesh, rollout_mesh)
+        with Run(root, config, learning, args.track, rollouts) as run:
             names = [
                 stage.name
                 for stage in STAGES.commands()[args.command]
@@ -250,6 +266,7 @@ def _run_stages(args: argparse.Namespace) -> None:
             config,
             fine_tune=not args.no_transfer,
             mesh=mesh,
+            rollout_mesh=rollout_mesh,
             track=args.track,
             others=others,
         )

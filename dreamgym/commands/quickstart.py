@@ -21,7 +21,7 @@ from dreamgym.run.process import tune_process
 from dreamgym.run.runner import run_stages
 from dreamgym.run.stage import Stage
 from dreamgym.stages.table import STAGES, is_in_run
-from worldmodel.backbone.mesh import MeshConfig, make_mesh
+from worldmodel.backbone.mesh import MeshConfig, make_meshes
 from worldmodel.data.records import read_episodes
 
 
@@ -85,6 +85,7 @@ def quickstart(
     *,
     fine_tune: bool = True,
     mesh: MeshConfig | None = None,
+    rollout_mesh: MeshConfig | None = None,
     track: Sequence[str] = (),
     others: Sequence[Run] = (),
 ) -> dict[str, Any]:
@@ -94,7 +95,8 @@ def quickstart(
 
     Without `fine_tune` it stops before real fine-tuning, which the comparison of dream,
     warmstart and bc does not need; a later call can add it. Models are sharded over the
-    devices of `mesh`. Metrics go to metrics.jsonl and to the trackers that `track`
+    devices of `mesh`, and rollouts are made on those of `rollout_mesh`, if these are
+    others (make_meshes). Metrics go to metrics.jsonl and to the trackers that `track`
     names (tracking.TRACKERS). Stages that one of the `others` has computed under the
     same key are copied from there.
 
@@ -108,7 +110,8 @@ def quickstart(
     check_preferences(config)
     check_run_budget(Path(run_dir), config)
     tune_process()
-    with Run(run_dir, config, None if mesh is None else make_mesh(mesh), track) as run:
+    learning, rollouts = make_meshes(mesh, rollout_mesh)
+    with Run(run_dir, config, learning, track, rollouts) as run:
 
         def check(stage: Stage, numbers: dict[str, Any]) -> None:
             if stage.name == "collect" and not numbers.get("successes", 1):

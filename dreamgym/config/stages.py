@@ -339,8 +339,8 @@ class TrainConfig(LoopConfig):
     """Updates that the policy of the rollouts is behind: 0 rolls out and learns in
     turns; 1 rolls out the next batch in a thread while an update is computed, with the
     policy before it. The importance ratio of the surrogate corrects for that, and the
-    metric `sampler_kl` says how far the policies are apart. 1 needs the dream and a
-    single device."""
+    metric `sampler_kl` says how far the policies are apart. 1 needs the dream, and one
+    device or some of its own for the rollouts (--rollout-mesh)."""
 
     def __post_init__(self):
         super().__post_init__()

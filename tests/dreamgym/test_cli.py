@@ -112,6 +112,17 @@ def test_the_help_names_every_command(capsys):
             ["train", "--set", "train.rollout_lag=1", "--mesh", "data=0"],
             ["train.rollout_lag must be 0 with --mesh", "got 1"],
         ),
+        (
+            ["control", "shuffled", "--train.rollout_lag", "1", "--mesh", "data=0"],
+            ["unless --rollout-mesh keeps devices for rollouts", "got 1"],
+        ),
+        (["train", "--rollout-mesh", "data=99"], ["least one device", "got 99 of"]),
+        (["quickstart", "--rollout-mesh", "data=0"], ["needs data >= 1", "got 0 of"]),
+        (["train", "--rollout-mesh", "rows=1"], ["a mesh is written as"]),
+        (
+            ["train", "--rollout-mesh", "data=1", "--distributed", "auto"],
+            ["--rollout-mesh needs one process"],
+        ),
         (["control", "shuffled", "--server", "http://h/v1"], ["is not fitted"]),
         (["refit", "r"], ["--episodes"]),
         (["quickstart", "--budget", "-1"], ["budget.real_steps", "-1"]),
