@@ -29,7 +29,7 @@ from dreamgym.config.stages import (
     UncertaintyConfig,
 )
 from dreamgym.rewards.reward_model_config import RewardModelConfig
-from dreamgym.rl.config import DPOConfig
+from dreamgym.rl.dpo_config import DPOConfig
 from worldmodel.experience.config import EnsembleConfig, ExperienceConfig
 
 

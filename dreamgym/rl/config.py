@@ -1,7 +1,6 @@
 """Settings of a policy update: advantages, loss and trust region."""
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -32,7 +31,8 @@ class LossWeights(NamedTuple):
     dense_rewards: float = 1.0
 
 
-def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    """Raise a ValueError that names the setting unless the value is a choice."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {tuple(choices)}, got {value!r}")
 
@@ -56,18 +56,27 @@ class SurrogateConfig:
     importance_cap: float = 0.0
     """Cap on the weight of a token by its probability under the learner over that under
     the sampler, for samplers of another numerical precision; 0 sets no weight."""
+    logit_gradient_cap: float = 0.0
+    """Cap on the norm of the gradient of a token's loss with respect to its logits,
+    which is largest for tokens of tiny probability (arXiv:2509.02479): where it is
+    larger, the gradient is scaled down. The loss is the surrogate and a KL penalty by
+    the sampled token, before `loss_aggregation` weighs it; 0 sets no cap."""
 
     def __post_init__(self):
-        _check_choice(
+        check_choice(
             "importance_level", self.importance_level, ("token", "turn", "none")
         )
-        _check_choice(
+        check_choice(
             "loss_aggregation", self.loss_aggregation, ("token", "turn", "episode")
         )
         if self.dual_clip and self.dual_clip <= 1:
             raise ValueError(f"dual_clip must be 0 or > 1, got {self.dual_clip}")
         if self.importance_cap < 0:
             raise ValueError(f"importance_cap must be >= 0, got {self.importance_cap}")
+        if self.logit_gradient_cap < 0:
+            raise ValueError(
+                f"logit_gradient_cap must be >= 0, got {self.logit_gradient_cap}"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,8 +100,8 @@ class KLPenaltyConfig:
     [0, 1). With 0 the reference is the policy that training began with."""
 
     def __post_init__(self):
-        _check_choice("estimator", self.estimator, ("full", "k1", "k3"))
-        _check_choice("placement", self.placement, ("loss", "reward"))
+        check_choice("estimator", self.estimator, ("full", "k1", "k3"))
+        check_choice("placement", self.placement, ("loss", "reward"))
         if self.coefficient < 0 or self.target < 0:
             raise ValueError(
                 "coefficient and target must be >= 0, got "
@@ -235,13 +244,13 @@ class UpdateConfig:
             raise ValueError(
                 "num_minibatches, batch_rows, row_tokens and warmup_steps must be >= 1"
             )
-        _check_choice(
+        check_choice(
             "advantage_estimator",
             self.advantage_estimator,
             (*GROUP_ESTIMATORS, *OTHER_ESTIMATORS),
         )
-        _check_choice("normalize_advantages", self.normalize_advantages, NORMALIZATIONS)
-        _check_choice("credit", self.credit, CREDITS)
+        check_choice("normalize_advantages", self.normalize_advantages, NORMALIZATIONS)
+        check_choice("credit", self.credit, CREDITS)
         if self.credit != "turn" and self.advantage_estimator not in GROUP_ESTIMATORS:
             raise ValueError(
                 f"credit = {self.credit} compares returns of a group, which "
@@ -292,87 +301,6 @@ class UpdateConfig:
         )
         unchanged = (group or critic) and self.credit == "turn"
         return unchanged and self.surrogate.loss_aggregation == "token"
-
-
-COLLECTED = "collected"
-"""The pairs of a run's own episodes, as a value of the setting `dpo.pairs`."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DPOConfig:
-    """Direct preference optimization from recorded pairs (DPO, arXiv:2305.18290).
-
-    A policy is trained from pairs of attempts at a task, of which one is better,
-    without a rollout, a reward model or a real step. Off where there are no `pairs`.
-    """
-
-    pairs: str = ""
-    """A file of pairs (dreamgym.preferences/1), or "collected": won over lost episodes
-    of the same task among those that the run collected. "" trains no such policy."""
-    start: str = "warmstart"
-    """The policy that training begins at, which is the reference: "untrained", "bc" or
-    "warmstart"."""
-    beta: float = 0.1
-    """beta of DPO: the larger, the less the policy may leave the reference."""
-    updates: int = 100
-    """Optimiser steps."""
-    batch_pairs: int = 8
-    """Pairs of an update."""
-    learning_rate: float = 3e-4
-    """Learning rate of AdamW, after a warm-up of 5 updates."""
-    held_out_share: float = 0.2
-    """Share of the tasks of a file of pairs that is held out, in (0, 1). Of "collected"
-    pairs those of the dev tasks are held out."""
-    max_pairs_per_task: int = 8
-    """Pairs that are made from the "collected" episodes of a task, at most."""
-    batch_rows: int = 8
-    """Packed rows that are computed at once."""
-    row_tokens: int = 256
-    """Tokens of a row; up to 8 times as many where a turn needs them. Pairs with a
-    longer turn are left out."""
-    eval_every: int = 20
-    """Updates between two checkpoints and rows of the curve, with the held-out pairs'
-    loss, accuracy and margin."""
-
-    def __post_init__(self):
-        _check_choice("start", self.start, ("untrained", "bc", "warmstart"))
-        counts = ("updates", "batch_pairs", "max_pairs_per_task")
-        for name in (*counts, "batch_rows", "row_tokens", "eval_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
-        rates = (self.beta, self.learning_rate)
-        finite = all(x > 0 and math.isfinite(x) for x in rates)
-        if not finite or not 0 < self.held_out_share < 1:
-            raise ValueError(
-                "beta and learning_rate must be > 0 and finite, and held_out_share in "
-                "(0, 1), got "
-                f"{self.beta}, {self.learning_rate} and {self.held_out_share}"
-            )
-
-    @property
-    def file(self) -> str:
-        """The file of pairs; "" where the pairs are collected, or there are none."""
-        return "" if self.pairs == COLLECTED else self.pairs
-
-    def dead(self) -> str | None:
-        """Return why a setting would have no effect, None where every one has."""
-        default = DPOConfig()
-        if not self.pairs:
-            changed = [
-                f.name
-                for f in dataclasses.fields(self)
-                if getattr(self, f.name) != getattr(default, f.name)
-            ]
-            if changed:
-                return f"{changed[0]} has no effect without dpo.pairs"
-        elif self.file and self.max_pairs_per_task != default.max_pairs_per_task:
-            return "max_pairs_per_task is about collected pairs, and pairs names a file"
-        elif not self.file and self.held_out_share != default.held_out_share:
-            return (
-                "held_out_share is about a file of pairs: of collected pairs those of "
-                "the dev tasks are held out"
-            )
-        return None
 
 
 _ONE_STEP = {

@@ -113,6 +113,71 @@ def clip_fraction(
     return masked_ratio(outside.astype(log_ratios.dtype), mask, weight)
 
 
+def token_entropy(
+    log_probs: Float[Array, "B T V"],
+) -> Float[Array, "B T"]:
+    """Return the entropy of each token's distribution, in nats.
+
+    Tokens that may not be sampled are -inf and do not count.
+    """
+    # Set to 0 before they are multiplied: 0 * -inf is NaN, in the gradient as well.
+    safe = jnp.where(jnp.isfinite(log_probs), log_probs, 0.0)
+    terms = jnp.where(jnp.isfinite(log_probs), jnp.exp(safe) * safe, 0.0)
+    return -terms.sum(-1)
+
+
+def logit_gradient_norm(
+    log_probs: Float[Array, "B T V"], logp: Float[Array, "B T"]
+) -> Float[Array, "B T"]:
+    """Return the norm of the gradient of a token's log p with respect to its logits.
+
+    `log_probs` are those of the vocabulary, and `logp` is that of the sampled token. It
+    is sqrt(1 - 2 p + sum_j p_j^2) (SimpleTIR, arXiv:2509.02479, proposition 3.1): 0 for
+    a certain token, and sqrt(2) for an impossible one where another one is certain.
+    """
+    chex.assert_equal_shape_prefix([log_probs, logp], 2)
+    others = jnp.exp(2 * log_probs).sum(-1) - jnp.exp(2 * logp)
+    # (1 - p)^2 + sum over the other tokens, because 1 - 2 p + p^2 rounds near p = 1.
+    return jnp.sqrt(jnp.expm1(logp) ** 2 + jnp.maximum(others, 0.0))
+
+
+def limited_gradient(
+    x: Float[Array, "B T"],
+    slope: Float[Array, "B T"],
+    scale: Float[Array, "B T"],
+    bound: Float[AnyArray, "B T"],
+) -> tuple[Float[Array, "B T"], Bool[Array, "B T"]]:
+    """Return (x with a bounded gradient, where it was too large).
+
+    `slope` is the derivative of a loss by `x`, and `scale` the norm of the derivative
+    of `x` by what is before it: the gradient is scaled down where their product exceeds
+    `bound` in size.
+    """
+    chex.assert_equal_shape([x, slope, scale, bound])
+    size = jnp.abs(slope) * scale
+    exceeds = size > bound
+    factor = jnp.where(exceeds, bound / jnp.where(exceeds, size, 1.0), 1.0)
+    return _scaled_gradient(x, jax.lax.stop_gradient(factor)), exceeds
+
+
+@jax.custom_vjp
+def _scaled_gradient(x: jax.Array, factor: jax.Array) -> jax.Array:
+    """Return x; its gradient is multiplied by the factor."""
+    del factor
+    return x
+
+
+def _scaled_gradient_forward(x: jax.Array, factor: jax.Array):
+    return x, factor
+
+
+def _scaled_gradient_backward(factor: jax.Array, gradient: jax.Array):
+    return gradient * factor, jnp.zeros_like(factor)
+
+
+_scaled_gradient.defvjp(_scaled_gradient_forward, _scaled_gradient_backward)
+
+
 def token_kl(
     logp: Float[Array, "B T V"],
     ref_logp: Float[AnyArray, "B T V"],

@@ -5,6 +5,8 @@ penalty and entropy bonus (losses.py). Functions of arrays, to be compiled by up
 which gives them the sampled tokens of rows (sampled_rows.py).
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
@@ -73,10 +75,68 @@ def policy_loss(
         loss_weight = weight * losses.truncated_importance_weight(
             old_logp, sampler_logp, mask, c.surrogate.importance_cap
         )
+    ref = jnp.take_along_axis(ref_logp, ids[..., None], axis=-1)[..., 0]
+    sampled = functools.partial(
+        _sampled_token_loss,
+        old_logp=old_logp,
+        ref_logp=ref,
+        advantage=advantage,
+        mask=mask,
+        weight=weight,
+        loss_weight=loss_weight,
+        segment=segment,
+        kl_weight=kl_weight,
+        config=c,
+    )
+    metrics = {}
+    if c.surrogate.logit_gradient_cap:
+        slope, _ = jax.grad(sampled, has_aux=True)(logp)
+        scale = losses.logit_gradient_norm(log_probs, logp)
+        # A weight counts tokens: the cap is on the gradient of each of them.
+        bound = c.surrogate.logit_gradient_cap * weight
+        logp, limited = losses.limited_gradient(logp, slope, scale, bound)
+        share = masked_ratio(limited.astype(logp.dtype), mask, weight)
+        metrics["limited_token_share"] = share
+    total, (policy, log_ratios) = sampled(logp)
+    # The importance weight scales the loss of a token, not how often it counts.
+    count = masked_ratio(jnp.ones_like(logp), mask, weight).total
+    # The exact KL is always reported; the penalty may be an estimate of it.
+    kl = masked_ratio(losses.token_kl(log_probs, ref_logp, mask), mask, weight)
+    if c.kl_penalty.placement == "loss" and c.kl_penalty.estimator == "full":
+        total = total + kl_weight * kl.total
+    entropy = masked_ratio(losses.token_entropy(log_probs), mask, weight)
+    return Ratio(total - entropy_weight * entropy.total, count), metrics | {
+        "policy_loss": Ratio(policy.total, count),
+        "kl": kl,
+        "entropy": entropy,
+        "clip_fraction": losses.clip_fraction(
+            log_ratios, mask, weight, clip_low=c.clip_low, clip_high=c.clip_high
+        ),
+    }
+
+
+def _sampled_token_loss(
+    logp,
+    *,
+    old_logp,
+    ref_logp,
+    advantage,
+    mask,
+    weight,
+    loss_weight,
+    segment,
+    kl_weight,
+    config: UpdateConfig,
+):
+    """Return what the loss reads from log p of the sampled tokens alone.
+
+    That is the surrogate plus a KL penalty that is estimated from these tokens. The
+    second value is the surrogate as a Ratio, and the log ratios.
+    """
+    c = config
     log_ratios = losses.log_ratio(logp, old_logp, mask)
     if c.surrogate.importance_level == "turn":
         log_ratios = losses.turn_log_ratio(log_ratios, mask, segment)
-    clip = {"clip_low": c.clip_low, "clip_high": c.clip_high}
     if c.surrogate.importance_level == "none":
         # REINFORCE (Williams, 1992): the gradient of log p, without a ratio to clip.
         policy = masked_ratio(-advantage * logp, mask, loss_weight)
@@ -86,32 +146,16 @@ def policy_loss(
             advantage,
             mask,
             loss_weight,
+            clip_low=c.clip_low,
+            clip_high=c.clip_high,
             dual_clip=c.surrogate.dual_clip,
-            **clip,
         )
-    # The importance weight scales the loss of a token, not how often it counts.
-    count = masked_ratio(jnp.ones_like(logp), mask, weight).total
-    policy = Ratio(policy.total, count)
-    kl = masked_ratio(losses.token_kl(log_probs, ref_logp, mask), mask, weight)
-    # The exact KL is always reported; the penalty may be an estimate of it.
-    penalty = kl
-    if c.kl_penalty.estimator != "full":
-        ref = jnp.take_along_axis(ref_logp, ids[..., None], axis=-1)[..., 0]
-        penalty = losses.sampled_kl(
-            logp, ref, mask, weight, kind=c.kl_penalty.estimator
-        )
-    safe = jnp.where(jnp.isfinite(log_probs), log_probs, 0.0)  # 0 log 0 is 0
-    terms = jnp.where(jnp.isfinite(log_probs), jnp.exp(safe) * safe, 0.0)
-    entropy = masked_ratio(-terms.sum(-1), mask, weight)
-    total = policy.total - entropy_weight * entropy.total
-    if c.kl_penalty.placement == "loss":
+    total = policy.total
+    if c.kl_penalty.placement == "loss" and c.kl_penalty.estimator != "full":
+        kind = c.kl_penalty.estimator
+        penalty = losses.sampled_kl(logp, ref_logp, mask, weight, kind=kind)
         total = total + kl_weight * penalty.total
-    return Ratio(total, policy.count), {
-        "policy_loss": policy,
-        "kl": kl,
-        "entropy": entropy,
-        "clip_fraction": losses.clip_fraction(log_ratios, mask, weight, **clip),
-    }
+    return total, (policy, log_ratios)
 
 
 def sampled_policy_loss(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.config.settings import RunConfig
-from dreamgym.rl.config import COLLECTED
+from dreamgym.rl.dpo_config import COLLECTED
 from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.versions import VERSION
 from worldmodel.data.hashing import content_hash

@@ -19,13 +19,9 @@ from jaxtyping import Float
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.recorded_turns import recorded_attempt
 from dreamgym.rewards.preferences import Preference
-from dreamgym.rl.config import (
-    DPOConfig,
-    KLPenaltyConfig,
-    SurrogateConfig,
-    UpdateConfig,
-)
+from dreamgym.rl.config import KLPenaltyConfig, SurrogateConfig, UpdateConfig
 from dreamgym.rl.credit import TurnGrid
+from dreamgym.rl.dpo_config import DPOConfig
 from dreamgym.rl.update import Updater
 from worldmodel.fitting import checkpoint
 from worldmodel.fitting.batches import Example

@@ -11,7 +11,7 @@ import pytest
 from dreamgym.agent.policy import Situation
 from dreamgym.agent.recorded_turns import recorded_turn
 from dreamgym.rewards.preferences import Preference
-from dreamgym.rl.config import DPOConfig
+from dreamgym.rl.dpo_config import DPOConfig
 from dreamgym.training.preference_training import (
     PairMetrics,
     PreferenceTrainer,
