@@ -99,7 +99,7 @@ def reinforce(
     """
     grammar = policy.grammar(config.update.temperature)
     updater = Updater(policy.model, reference.model.params, grammar, config.update)
-    critic = _critic(policy, config)
+    critic = _critic(policy, config, run.config.seed)
     start = _initial_state(
         run, updater, critic, tasks, config, keep_best=probe is not None
     )
@@ -185,13 +185,17 @@ def steps_left(run: Run, reserve: int = 0) -> Callable[[], int] | None:
     return lambda: (run.real_steps.left or 0) - reserve
 
 
-def _critic(policy: Policy, config: LoopConfig) -> Critic | None:
+def _critic(policy: Policy, config: LoopConfig, seed: int) -> Critic | None:
     """Return the critic of generalized advantage estimation, or None without it."""
     update = config.update
     if update.advantage_estimator != "gae":
         return None
     return Critic(
-        policy.model, update.critic, rows=update.batch_rows, width=update.row_tokens
+        policy.model,
+        update.critic,
+        rows=update.batch_rows,
+        width=update.row_tokens,
+        seed=seed,
     )
 
 

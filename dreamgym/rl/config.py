@@ -140,6 +140,14 @@ class CriticConfig:
     """Learning rate of the critic."""
     epochs: int = 2
     """Passes over each batch in which the critic is fitted."""
+    heads: int = 1
+    """Heads of the critic. With several, the state in which a rollout was cut has the
+    lowest of their values (as in RAVL, arXiv:2402.12527), because none of them was
+    fitted to what comes after it; elsewhere their mean is the value."""
+    step_limit: str = "lost"
+    """What an episode is that reaches the step limit: "lost" there, or "cut", so that
+    the value of the state before its last turn stands for what comes after it
+    (arXiv:1712.00378). Its last turn is then not learnt from."""
 
     def __post_init__(self):
         if self.value_level not in ("turn", "token"):
@@ -150,6 +158,9 @@ class CriticConfig:
             raise ValueError(
                 f"network must be 'shared' or 'separate', got {self.network!r}"
             )
+        check_choice("step_limit", self.step_limit, ("lost", "cut"))
+        if self.heads < 1:
+            raise ValueError(f"heads must be >= 1, got {self.heads}")
         if not 0 <= self.gae_lambda <= 1:
             raise ValueError(f"gae_lambda must be in [0, 1], got {self.gae_lambda}")
         if self.value_clip < 0 or self.learning_rate <= 0 or self.epochs < 1:

@@ -202,12 +202,14 @@ class TurnGrid:
         values: Flat,
         discount: float | Flat,
         config: UpdateConfig,
+        edge_values: Flat | None = None,
     ) -> tuple[Flat, Mask, Flat]:
         """Return (GAE, mask of turns that count, returns), from the values of a critic.
 
         An aborted episode ends at its last trusted state, in which its unknown turns
-        begin: all that follows has the critic's value of that state. `discount` applies
-        between a turn (or token) and the next.
+        begin: all that follows has the critic's value of that state, which is read from
+        `edge_values`, by default from `values`. `discount` applies between a turn (or
+        token) and the next.
         """
         value_rows = self._rows(values)
         ends = self._length - self._unknown
@@ -217,7 +219,8 @@ class TurnGrid:
         # The value of the last trusted state is read at the first unknown turn; the
         # minimum only keeps the index of other episodes in range.
         at = np.minimum(ends, value_rows.shape[1] - 1)
-        bootstrap = np.where(aborted, value_rows[np.arange(len(at)), at], 0.0)
+        edges = value_rows if edge_values is None else self._rows(edge_values)
+        bootstrap = np.where(aborted, edges[np.arange(len(at)), at], 0.0)
         advantages, returns = gae(
             self._rows(rewards),
             value_rows,

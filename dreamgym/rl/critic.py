@@ -4,7 +4,8 @@ turns -> values at the columns that predict sampled tokens -> advantages (advant
 -> returns -> the critic is fitted to them. A critic over turns is read where a turn
 begins: a turn is one action, so time counts in turns, as it does for the other
 baselines. A critic over tokens is read before each sampled token, and the discount
-applies between turns only.
+applies between turns only. A critic may have several heads, which are fitted to the
+same returns and differ where nothing was learnt.
 """
 
 import functools
@@ -37,33 +38,62 @@ from worldmodel.fitting.learner import (
 def critic_loss(logits, batch: Tokens, *, clip: float):
     """Return the value loss of the columns before the tokens in the mask.
 
-    The batch has the columns `returns` and `old_value`.
+    It is the mean over heads, to which the last axis of `logits` belongs. The batch has
+    the column `returns`, and for each head a column of its values before the fit.
     """
-    old_value, returns, mask, weight = (
+    returns, mask, weight = (
         jnp.asarray(x)[:, 1:]
-        for x in (
-            batch.columns["old_value"],
-            batch.columns["returns"],
-            batch.mask,
-            batch.weight,
-        )
+        for x in (batch.columns["returns"], batch.mask, batch.weight)
     )
-    # As with logits, the output at a column belongs to the token after it.
-    value = logits[:, :-1, 0]
-    return losses.value_loss(value, old_value, returns, mask, weight, clip=clip), {}
+    loss = Ratio(jnp.zeros(()), jnp.zeros(()))
+    for head in range(logits.shape[-1]):
+        old_value = jnp.asarray(batch.columns[_old_value(head)])[:, 1:]
+        # As with logits, the output at a column belongs to the token after it.
+        value = logits[:, :-1, head]
+        loss += losses.value_loss(value, old_value, returns, mask, weight, clip=clip)
+    return loss, {}
+
+
+def _old_value(head: int) -> str:
+    """Return the name of the column of a head's values before the fit."""
+    return f"old_value_{head}"
+
+
+def initial_heads(count: int, size: int, seed: int) -> Float[np.ndarray, "H D"]:
+    """Return heads that disagree everywhere and whose mean is zero; a single one is 0.
+
+    The value of a hidden state of unit root mean square differs between heads by about
+    1, the scale of returns. Fitting makes heads agree where there are returns and
+    leaves their differences elsewhere, as in ensembles with random priors
+    (arXiv:1806.03335).
+    """
+    drawn = np.random.default_rng(seed).normal(size=(count, size)) / np.sqrt(size)
+    return (drawn - drawn.mean(0)).astype(np.float32)
 
 
 class Critic:
     """Values of turns or tokens, and their fit; the state is passed in and returned.
 
     Arrays [N] have one number for each position, turn after turn, and within a turn
-    token after token.
+    token after token; arrays [N, H] have one for each head.
     """
 
-    def __init__(self, model: Model, config: CriticConfig, *, rows: int, width: int):
-        """A batch has `rows` packed rows of `width` tokens, as in policy updates."""
+    def __init__(
+        self,
+        model: Model,
+        config: CriticConfig,
+        *,
+        rows: int,
+        width: int,
+        seed: int = 0,
+    ):
+        """A batch has `rows` packed rows of `width` tokens, as in policy updates.
+
+        The `seed` is that of several heads.
+        """
         self.config, self._rows, self._width = config, rows, width
-        self._model = with_scalar_head(model)
+        heads = initial_heads(config.heads, model.config.hidden_size, seed)
+        self._model = with_scalar_head(model, heads)
         shared = config.network == "shared"
         top = {str(path[0]) for path, _ in nnx.to_flat_state(self._model.params)}
         optimizer = OptimizerConfig(
@@ -84,13 +114,14 @@ class Critic:
 
         def values(params: nnx.State, batch: Tokens) -> jax.Array:
             rows = (batch.ids, batch.position, batch.segment)
-            before = apply_decoder(definition, params, *rows).logits()[:, :-1, 0]
-            return jnp.pad(before, ((0, 0), (1, 0)))  # moved to the token it is before
+            before = apply_decoder(definition, params, *rows).logits()[:, :-1]
+            # Moved to the token that they are before.
+            return jnp.pad(before, ((0, 0), (1, 0), (0, 0)))
 
         self._values = jax.jit(values)
 
     def init(self) -> TrainState:
-        """Return a critic whose values are 0, with a new optimiser."""
+        """Return a critic whose mean value is 0, with a new optimiser."""
         return self._learner.init()
 
     def positions(self, example: Example) -> list[int]:
@@ -100,15 +131,15 @@ class Critic:
 
     def values(
         self, state: TrainState, policy: nnx.State, examples: Sequence[Example]
-    ) -> Float[np.ndarray, " N"]:
-        """Return the value of the state at each position."""
+    ) -> Float[np.ndarray, "N H"]:
+        """Return the value of the state at each position, by each head."""
         params = self._params(state, policy)
         positions = [self.positions(e) for e in examples]
         count = sum(map(len, positions))
         tokens = self._packed(
             _value_examples(examples, positions, row=np.arange(count))
         )
-        out = np.zeros(count, np.float32)
+        out = np.zeros((count, self.config.heads), np.float32)
 
         def piece(start: int, stop: int, size: int) -> tuple[Tokens, np.ndarray]:
             batch = rows_of(tokens, np.arange(start, stop), size)
@@ -127,7 +158,7 @@ class Critic:
         policy: nnx.State,
         examples: Sequence[Example],
         returns: Float[np.ndarray, " N"],
-        values: Float[np.ndarray, " N"],
+        values: Float[np.ndarray, "N H"],
         *,
         seed: int,
     ) -> tuple[TrainState, dict[str, float]]:
@@ -135,7 +166,7 @@ class Critic:
 
         `values` are the critic's values before the fit; the buffers of `state` are
         donated. The metrics are `value_loss` and `explained_variance`, the share of the
-        variance of the returns that `values` explain.
+        variance of the returns that the mean of `values` over heads explains.
 
         Raises:
           FloatingPointError: a loss that is not finite.
@@ -147,8 +178,9 @@ class Critic:
         positions = [self.positions(e) for e in examples]
         # `values` are from before the first step: value clipping (losses.value_loss) is
         # relative to them in every epoch, as PPO's ratio is to the sampling policy.
+        old_values = {_old_value(i): column for i, column in enumerate(values.T)}
         tokens = self._packed(
-            _value_examples(examples, positions, returns=returns, old_value=values)
+            _value_examples(examples, positions, returns=returns, **old_values)
         )
         steps = -(-len(tokens.ids) // self._rows) * self.config.epochs
         batches = epochs(tokens, self._rows, seed=seed, start=0)
@@ -159,7 +191,8 @@ class Critic:
         loss = float(total["loss"].value())
         require_finite("critic loss", loss, int(state.step))
         # Of the values before the fit: those that the advantages were computed with.
-        residual = np.var(returns - values) / max(float(np.var(returns)), 1e-12)
+        error = returns - values.mean(1)
+        residual = np.var(error) / max(float(np.var(returns)), 1e-12)
         return state, {"value_loss": loss, "explained_variance": float(1.0 - residual)}
 
     def _params(self, state: TrainState, policy: nnx.State) -> nnx.State:

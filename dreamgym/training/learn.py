@@ -234,14 +234,18 @@ def _advantages_from_critic(
     episode = np.repeat(np.arange(len(batch.trajectories)), batch.length)
     length = np.bincount(episode, count, len(batch.trajectories)).astype(int)
     last_turn = batch.length.cumsum() - 1  # of each episode
-    unknown = np.where(batch.aborted, count[last_turn], 0)
+    cut = batch.aborted
+    if c.critic.step_limit == "cut":
+        cut = cut | batch.reached_limit
+    unknown = np.where(cut, count[last_turn], 0)
     grid = TurnGrid(length, batch.scored, unknown)
     ends = count.cumsum() - 1
     position_rewards, discount = np.zeros(len(values)), np.ones(len(values))
     # Elsewhere the discount is 1: time passes between turns, not between tokens.
     position_rewards[ends], discount[ends] = rewards, c.discount
+    # The minimum alone at the edge: a state that was played on from has a return.
     advantages, mask, returns = grid.gae_advantages(
-        position_rewards, values, discount, c
+        position_rewards, values.mean(1), discount, c, values.min(1)
     )
     indices: list[int] = []
     out: list[Example] = []
@@ -267,7 +271,16 @@ def _advantages_from_critic(
             seed=seed,
         )
         metrics |= fit_metrics
+    if critic.config.heads > 1:
+        edges = (length.cumsum() - unknown)[unknown > 0]
+        metrics |= _spread(values[mask], "value_spread")
+        metrics |= _spread(values[edges], "edge_value_spread")
     return _Advantages(indices, out, return_scale, critic_state, metrics)
+
+
+def _spread(values: Float[np.ndarray, "M H"], name: str) -> dict[str, float]:
+    """Return the mean of the heads' standard deviation by its name, if any is known."""
+    return {name: float(values.std(1).mean())} if len(values) else {}
 
 
 def _adapt_kl_weight(

@@ -34,8 +34,9 @@ class TurnBatch:
     `fork.preference` says; `sampled_tokens` is the number of tokens that the policy
     sampled in them. `success` is true for successful episodes, `scored` where the
     outcome is known and the episode enters the update, and `aborted` where the rollout
-    was ended for low confidence of the experience model. `forks` say which of them
-    begin on the way of others.
+    was ended for low confidence of the experience model; `reached_limit` where it is
+    scored and ended at the step limit. `forks` say which of them begin on the way of
+    others.
     """
 
     def __init__(
@@ -71,6 +72,9 @@ class TurnBatch:
         self.scored = np.array([e is None for e in errors]) & included
         self.aborted = np.array([(e or "").startswith(LOW_CONFIDENCE) for e in errors])
         self.aborted &= included
+        last = [t.episode.transitions[-1] for t in trajectories]
+        at_limit = [t.truncated and not t.terminated for t in last]
+        self.reached_limit = self.scored & ~self.success & np.array(at_limit)
         self.examples = [
             turn.example(weight)
             for turn, weight in zip(

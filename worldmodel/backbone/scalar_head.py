@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
+from jaxtyping import Float
 
 from worldmodel.backbone.mesh import device_put_global, parameter_sharding
 from worldmodel.backbone.model import Model
@@ -18,14 +19,20 @@ HEAD = "head"
 """The first name of the path of the scalar head's parameter."""
 
 
-def with_scalar_head(model: Model) -> Model:
-    """Return the model with a scalar head, which is zero everywhere."""
+def with_scalar_head(
+    model: Model, heads: Float[np.ndarray, "H D"] | None = None
+) -> Model:
+    """Return the model with a scalar head, which is zero everywhere, or with `heads`.
+
+    Several heads give as many numbers for each column.
+    """
     decoder = nnx.merge(model.definition, model.params)
     config = dataclasses.replace(model.config, tie_word_embeddings=False)
     decoder.config = config
     # Zero: a critic starts from the value 0 everywhere, not from noise.
-    zeros = np.zeros((1, config.hidden_size), np.float32)
-    decoder.head = nnx.Param(place_head(zeros, model.mesh))
+    if heads is None:
+        heads = np.zeros((1, config.hidden_size), np.float32)
+    decoder.head = nnx.Param(place_head(heads, model.mesh))
     definition, params = nnx.split(decoder)
     return model._replace(definition=definition, params=params, config=config)
 

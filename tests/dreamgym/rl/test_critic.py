@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from dreamgym.rl.config import CriticConfig
-from dreamgym.rl.critic import Critic
+from dreamgym.rl.config import CriticConfig, UpdateConfig
+from dreamgym.rl.credit import TurnGrid
+from dreamgym.rl.critic import Critic, critic_loss, initial_heads
 from tests import doubles, helpers
 from worldmodel.backbone.model import apply_decoder
 from worldmodel.backbone.scalar_head import with_scalar_head
+from worldmodel.fitting.batches import Example, pack
 
 TASKS = doubles.tasks("train")[:24]
 ROWS = {"rows": 4, "width": 96}
@@ -31,21 +33,23 @@ def critic(trunk="shared", **settings):
     return Critic(doubles.model(), config, **ROWS)
 
 
-def with_head(state, seed=0):
-    """The state with a head that is not 0."""
+def with_head(state, seed=0, heads=1):
+    """The state with heads that are not 0, and these."""
     flat = dict(nnx.to_flat_state(state.params))
-    drawn = jnp.asarray(np.random.default_rng(seed).normal(size=(1, 16)), jnp.float32)
+    drawn = np.random.default_rng(seed).normal(size=(heads, 16))
     (path,) = (p for p in flat if p[0] == "head")
-    flat[path] = flat[path].replace(drawn)
-    return state._replace(params=nnx.from_flat_state(flat)), np.asarray(drawn)[0]
+    flat[path] = flat[path].replace(jnp.asarray(drawn, jnp.float32))
+    return state._replace(params=nnx.from_flat_state(flat)), drawn
 
 
-@pytest.mark.parametrize("trunk", ["shared", "separate"])
-def test_a_value_is_read_where_the_turn_begins(trunk):
-    judge, given, policy = critic(trunk), turns(), doubles.model().params
-    state = judge.init()
-    np.testing.assert_array_equal(judge.values(state, policy, given), 0.0)
-    state, head = with_head(state)
+@pytest.mark.parametrize(("trunk", "heads"), [("shared", 3), ("separate", 1)])
+def test_a_value_is_read_where_the_turn_begins(trunk, heads):
+    judge, given = critic(trunk, heads=heads), turns()
+    policy, state = doubles.model().params, judge.init()
+    initial = judge.values(state, policy, given)
+    assert initial.shape == (len(given), heads)
+    np.testing.assert_allclose(initial.mean(1), 0.0, atol=1e-6)
+    state, drawn = with_head(state, heads=heads)
     results = judge.values(state, policy, given)
     m = doubles.model()
     for e, value in zip(given[:6], results[:6], strict=True):
@@ -60,11 +64,12 @@ def test_a_value_is_read_where_the_turn_begins(trunk):
             np.ones_like(ids),
         ).hidden[0, -1]
         np.testing.assert_allclose(
-            value, np.asarray(hidden) @ head, rtol=2e-4, atol=1e-4
+            value, drawn @ np.asarray(hidden), rtol=2e-4, atol=1e-4
         )
     assert np.ptp(results) > 0.1
     # However turns are packed.
-    other = Critic(doubles.model(), CriticConfig(network=trunk), rows=2, width=30)
+    config = CriticConfig(network=trunk, heads=heads)
+    other = Critic(doubles.model(), config, rows=2, width=30)
     np.testing.assert_allclose(
         other.values(state, policy, given[::-1])[::-1], results, rtol=1e-4, atol=1e-5
     )
@@ -94,9 +99,8 @@ def test_what_is_fitted_leaves_the_policy_alone():
     before = jax.tree.map(np.asarray, policy)
     judge, given = critic(value_clip=0.0), turns()
     returns = np.ones(len(given), np.float32)
-    state, metrics = judge.fit(
-        judge.init(), policy, given, returns, np.zeros_like(returns), seed=0
-    )
+    zeros = np.zeros((len(given), 1), np.float32)
+    state, metrics = judge.fit(judge.init(), policy, given, returns, zeros, seed=0)
     after = judge.values(state, policy, given)
     assert (after > 0.005).all()
     helpers.assert_trees_equal(before, jax.tree.map(np.asarray, policy))
@@ -108,9 +112,7 @@ def test_what_is_fitted_leaves_the_policy_alone():
     }
     assert moved == {"head"}
     own = critic("separate", value_clip=0.0)
-    state, _ = own.fit(
-        own.init(), policy, given, returns, np.zeros_like(returns), seed=0
-    )
+    state, _ = own.fit(own.init(), policy, given, returns, zeros, seed=0)
     flat = dict(nnx.to_flat_state(state.params))
     assert "layers" in {
         p[0]
@@ -135,7 +137,7 @@ def explained(seed, returns_of, *, trunk="separate"):
     for n in range(8):
         values = judge.values(state, policy, train)
         state, metrics = judge.fit(state, policy, train, returns, values, seed=n)
-    left = unseen - judge.values(state, policy, test)
+    left = unseen - judge.values(state, policy, test)[:, 0]
     return 1.0 - left.var() / unseen.var(), metrics["explained_variance"]
 
 
@@ -161,6 +163,91 @@ def test_a_critic_learns_what_states_are_worth_and_nothing_from_luck():
     )  # of a trunk that was not fitted
 
 
+# --- several heads -----------------------------------------------------------
+
+
+def test_heads_disagree_at_first_and_a_single_one_is_zero():
+    np.testing.assert_array_equal(initial_heads(1, 16, seed=3), np.zeros((1, 16)))
+    drawn = initial_heads(5, 4096, seed=3)
+    np.testing.assert_allclose(drawn.mean(0), 0.0, atol=1e-8)
+    # The value of a state of unit root mean square: a variance of 1 - 1/5 over heads.
+    hidden = np.sign(np.random.default_rng(0).normal(size=(4096, 200)))
+    np.testing.assert_allclose((drawn @ hidden).var(), 4 / 5, rtol=0.1)
+    assert np.abs(drawn - initial_heads(5, 4096, seed=4)).max() > 0.01
+
+
+def test_the_loss_is_the_mean_over_heads_each_clipped_around_its_own_value():
+    # One position, return 1. The first head had 0 and says 0.5, which is clipped to 0.2
+    # above 0: its error is the larger one, 0.8. The second had 0.9 and says 1.1: 0.1.
+    e = Example([5, 6], [False, True], [0, 0]).with_columns(
+        returns=1.0, old_value_0=0.0, old_value_1=0.9
+    )
+    logits = jnp.array([[[0.5, 1.1], [9.0, 9.0]]])
+    loss, _ = critic_loss(logits, pack([e], 2), clip=0.2)
+    np.testing.assert_allclose(loss.value(), (0.8**2 / 2 + 0.1**2 / 2) / 2, rtol=1e-5)
+
+
+def token(number):
+    """A state of one token, whose value is read there."""
+    return Example([number, 0], [False, True], [0, 0])
+
+
+def chase(seed, heads, at_the_edge, rounds=30):
+    """Return what a policy earns that was trained with rollouts which are cut.
+
+    In the start state one action ends with 0.5, and eight others lead to states in
+    which the rollout is cut, and from which nothing is ever earned. Six other states
+    earn 1, the most there is. The second value is the critic's of the start state.
+    """
+    tokens = np.random.default_rng(seed).permutation(np.arange(5, 374))
+    start, rich, edges = tokens[0], tokens[1:7], tokens[7:15]
+    config = UpdateConfig(
+        advantage_estimator="gae",
+        critic=CriticConfig(
+            heads=heads, value_clip=0.0, learning_rate=3e-2, gae_lambda=1.0
+        ),
+        normalize_advantages="none",
+    )
+    judge = Critic(doubles.model(), config.critic, rows=8, width=32, seed=seed)
+    policy, state = doubles.model().params, judge.init()
+    episodes = [([start, x], 0.0) for x in edges]
+    episodes += [([x], 0.5 if x == start else 1.0) for x in (start, *rich)]
+    given = [token(x) for states, _ in episodes for x in states]
+    length = np.array([len(states) for states, _ in episodes])
+    first = (length.cumsum() - length)[: len(edges) + 1]
+    rewards = np.repeat([reward for _, reward in episodes], length)
+    grid = TurnGrid(length, length == 1, length - 1)
+    logits = np.zeros(len(first))
+    for number in range(rounds):
+        odds = np.exp(logits - logits.max())
+        odds /= odds.sum()
+        values = judge.values(state, policy, given)
+        advantages, mask, returns = grid.gae_advantages(
+            rewards, values.mean(1), 1.0, config, at_the_edge(values)
+        )
+        returns[first] = odds @ returns[first]  # of the actions as they are taken
+        learnt = [e for e, on in zip(given, mask, strict=True) if on]
+        state, _ = judge.fit(
+            state, policy, learnt, returns[mask], values[mask], seed=number
+        )
+        gain = advantages[first] - odds @ advantages[first]
+        logits += 2.0 * len(first) * odds * gain
+    return 0.5 * odds[-1], float(values[0].mean())
+
+
+@pytest.mark.parametrize("seed", [0, 2, 3])
+def test_the_lowest_head_keeps_a_policy_from_states_where_rollouts_were_cut(seed):
+    """As in RAVL; over seeds 0 to 7 the controls earned 0.5 in one of 8 and in two."""
+    lowest, mean = (lambda v: v.min(1)), (lambda v: v.mean(1))
+    earned, value = chase(seed, 4, lowest)
+    assert earned > 0.45
+    assert value == pytest.approx(0.5, abs=0.1)
+    for heads in (1, 4):  # one critic, and the same heads without the minimum
+        earned, value = chase(seed, heads, mean)
+        assert earned < 0.05
+        assert value > 1.0  # more than any episode earns
+
+
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
@@ -169,6 +256,8 @@ def test_a_critic_learns_what_states_are_worth_and_nothing_from_luck():
         ("value_clip", -1.0),
         ("learning_rate", 0.0),
         ("epochs", 0),
+        ("heads", 0),
+        ("step_limit", "ignored"),
     ],
 )
 def test_bad_settings_are_refused_by_name(setting, value):

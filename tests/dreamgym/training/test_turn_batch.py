@@ -235,6 +235,78 @@ def test_a_critic_over_tokens_gives_each_token_its_advantage(update_calls):
     assert result.metrics["informative_turn_share"] == 1.0
 
 
+class Heads(Critic):
+    """A critic of two heads with given values, which keeps what it is fitted to."""
+
+    def __init__(self, config, values):
+        super().__init__(doubles.model(), config, rows=4, width=80)
+        self.given, self.fits = np.array(values, np.float32), []
+
+    def values(self, *_):
+        return self.given
+
+    def fit(self, state, policy, examples, returns, values, *, seed):
+        del policy, seed
+        self.fits.append((len(examples), returns, values))
+        return state, {}
+
+
+def from_heads(trajectories, values, **settings):
+    """Return the critic, the advantages and the metrics of an update with two heads."""
+    critic = CriticConfig(heads=2, gae_lambda=1.0, **settings)
+    config = with_(advantage_estimator="gae", discount=0.5, critic=critic)
+    heads = Heads(critic, values)
+    progress = fresh([doubles.task(0, 1, 2)])._replace(critic=heads.init())
+    result = learn(trajectories, config, critic=heads, progress=progress)
+    return heads, result.metrics
+
+
+def test_a_state_where_a_rollout_was_cut_has_the_lowest_value_of_the_heads(
+    update_calls,
+):
+    task = doubles.task(0, 1, 2)
+    cut = doubles.trajectory(task, WIN, error="low_confidence: 0.1 is below 0.5")
+    # The rollout is cut in the state of its second turn: 0.5 times min(4, 1). All
+    # others have the mean of the heads as their value: 2, and 1 where it was lost.
+    values = [[1.0, 3.0], [4.0, 1.0], [2.0, 0.0]]
+    heads, metrics = from_heads([cut, doubles.trajectory(task, LOSE)], values)
+    (examples,) = update_calls.examples
+    each = [e.columns["advantage"] for e in examples]
+    np.testing.assert_allclose(each, [0.5 - 2.0, 0.0 - 1.0])
+    ((count, returns, fitted),) = heads.fits
+    assert count == 2
+    np.testing.assert_allclose(returns, [0.5, 0.0])
+    np.testing.assert_allclose(fitted, [[1.0, 3.0], [2.0, 0.0]])
+    assert metrics["value_spread"] == pytest.approx(1.0)
+    assert metrics["edge_value_spread"] == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize("step_limit", ["lost", "cut"])
+def test_an_episode_at_the_step_limit_is_lost_or_cut(step_limit, update_calls):
+    won, late = pair()[0], doubles.trajectory(doubles.task(0, 2, 2), ["go right"] * 2)
+    *steps, last = late.episode.transitions
+    last = dataclasses.replace(last, truncated=True)
+    episode = dataclasses.replace(late.episode, transitions=(*steps, last))
+    values = [[0.0, 0.0]] * 2 + [[0.0, 0.0], [3.0, 1.0]]
+    rows = [won, late._replace(episode=episode)]
+    heads, metrics = from_heads(rows, values, step_limit=step_limit)
+    (examples,) = update_calls.examples
+    each = [e.columns["advantage"] for e in examples]
+    if step_limit == "lost":  # its turns earn nothing; the last one's value was 2
+        np.testing.assert_allclose(each, [0.5, 1.0, 0.0, -2.0])
+        assert "edge_value_spread" not in metrics
+    else:  # the last turn is not learnt from, and its state is worth 1
+        np.testing.assert_allclose(each, [0.5, 1.0, 0.5])
+        assert metrics["edge_value_spread"] == pytest.approx(1.0)
+    assert heads.fits[0][0] == len(each)
+    # The last step of a won episode may be the last one that is allowed.
+    final = dataclasses.replace(won.episode.transitions[-1], truncated=True)
+    steps = (*won.episode.transitions[:-1], final)
+    at_limit = won._replace(episode=dataclasses.replace(won.episode, transitions=steps))
+    batch = TurnBatch([at_limit, *rows], with_(group_size=3))
+    assert batch.reached_limit.tolist() == [False, False, True]
+
+
 def test_forks_are_groups_of_their_own_and_no_success_of_the_task(update_calls):
     task = doubles.task(0, 2, 4)
     rows = [doubles.trajectory(task, LOSE)] * 2
