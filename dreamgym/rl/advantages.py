@@ -159,6 +159,76 @@ def _divide(centred: np.ndarray, std: np.ndarray, scale: np.ndarray) -> np.ndarr
     return np.where(std > tiny, centred / np.maximum(std, tiny or 1.0), 0.0)
 
 
+MIN_ENTROPY_RANGE = 0.1
+"""Nats between the least and the largest entropy of a group's turns, below which they
+count as equal (AEM)."""
+
+
+def entropy_modulated(
+    advantages: Float[np.ndarray, "N G T"],
+    entropy: Float[np.ndarray, "N G T"],
+    mask: Bool[np.ndarray, "N G T"],
+    *,
+    rate: float,
+) -> Float[np.ndarray, "N G T"]:
+    """Return advantages multiplied by how sure the policy was of each turn (AEM).
+
+    `entropy` is the mean entropy of a turn's tokens, and h that entropy, scaled to
+    [0, 1] over the turns of the group in the mask. The factor is exp(-rate h), divided
+    by its mean over these turns (arXiv:2605.00425): while failures prevail, what the
+    policy was sure of loses most, which keeps it exploring, and it gains most when
+    successes do. In a group with a range below MIN_ENTROPY_RANGE the factor is 1.
+    """
+    chex.assert_rank(advantages, 3)
+    chex.assert_equal_shape([advantages, entropy, mask])
+    axes = (1, 2)
+    least = np.where(mask, entropy, np.inf).min(axes, keepdims=True)
+    most = np.where(mask, entropy, -np.inf).max(axes, keepdims=True)
+    # A group without a turn has no range either.
+    varies = np.where(mask.any(axes, keepdims=True), most - least, 0.0)
+    varies = varies >= MIN_ENTROPY_RANGE
+    scaled = np.where(mask & varies, entropy - least, 0.0)
+    scaled = scaled / np.where(varies, most - least, 1.0)
+    factor = np.exp(-rate * scaled)
+    total = np.where(mask, factor, 0.0).sum(axes, keepdims=True)
+    mean = total / np.maximum(mask.sum(axes, keepdims=True), 1)
+    factor = np.where(mask & varies, factor / np.where(varies, mean, 1.0), 1.0)
+    return (advantages * factor).astype(np.float32)
+
+
+def early_call_shaped(
+    advantages: Float[np.ndarray, "N G T"],
+    compared: Bool[np.ndarray, "N G"],
+    position: Int[np.ndarray, "N G"],
+    length: Int[np.ndarray, "N G"],
+    *,
+    weight: float,
+    bound: float,
+) -> Float[np.ndarray, "N G T"]:
+    """Return advantages that prefer an early first call among successes (ASPO).
+
+    The `compared` episodes were won and made a call, at a `position` in their `length`
+    of tokens. The advantage A of their turns becomes
+    A + clip(weight (mean position - position) / mean length, -bound |A|, bound |A|)
+    with means over these episodes of the group (arXiv:2508.19201, eq. 2, where
+    `weight` is -delta and `bound` k). With a bound below 1 no advantage changes its
+    sign, as it might if the reward were shaped.
+    """
+    chex.assert_rank(advantages, 3)
+    chex.assert_equal_shape([compared, position, length])
+    chex.assert_equal_shape_prefix([advantages, compared], 2)
+    count = np.maximum(compared.sum(1, keepdims=True), 1)
+    mean_position, mean_length = (
+        np.where(compared, x, 0).sum(1, keepdims=True) / count
+        for x in (position, length)
+    )
+    lead = np.where(compared, mean_position - position, 0.0)
+    bonus = weight * lead / np.maximum(mean_length, 1.0)
+    limit = bound * np.abs(advantages)
+    shaped = advantages + np.clip(bonus[..., None], -limit, limit)
+    return shaped.astype(np.float32)
+
+
 def gae(
     rewards: Float[np.ndarray, "B T"],
     values: Float[np.ndarray, "B T"],

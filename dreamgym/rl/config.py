@@ -171,6 +171,47 @@ class CriticConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ShapingConfig:
+    """What changes advantages after they were compared; nothing by default."""
+
+    entropy_rate: float = 0.0
+    """How much more a turn counts that the policy was sure of: lambda of AEM
+    (arXiv:2605.00425), which takes 1. The advantage is multiplied by exp(-lambda h),
+    divided by the mean of that in the group, where h is the mean entropy of the turn's
+    tokens, scaled to [0, 1] in the group; groups with less than 0.1 nats between the
+    least and the largest stay as they are. 0 multiplies nothing."""
+    early_call: float = 0.0
+    """How much an early tool call is preferred in won episodes: -delta of ASPO
+    (arXiv:2508.19201, eq. 2), which takes 2. This many times the tokens by which the
+    first call came before the mean of the group's won episodes with a call, over their
+    mean length in tokens, is added to the advantage; 0 adds nothing."""
+    early_call_bound: float = 0.7
+    """Share of the advantage that `early_call` may change at most, in (0, 1)."""
+
+    def __post_init__(self):
+        if self.entropy_rate < 0 or self.early_call < 0:
+            raise ValueError(
+                "entropy_rate and early_call must be >= 0, got "
+                f"{self.entropy_rate} and {self.early_call}"
+            )
+        if not 0 < self.early_call_bound < 1:
+            raise ValueError(
+                f"early_call_bound must be in (0, 1), got {self.early_call_bound}"
+            )
+        default = type(self).early_call_bound
+        if not self.early_call and self.early_call_bound != default:
+            raise ValueError(
+                f"early_call_bound = {self.early_call_bound} has no effect without "
+                "early_call"
+            )
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is shaped."""
+        return self.entropy_rate > 0 or self.early_call > 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class UpdateConfig:
     """A policy update: its advantages, its loss, its trust region and its optimiser.
 
@@ -206,6 +247,7 @@ class UpdateConfig:
     discount: float = 0.9
     """Discount of rewards per turn, in [0, 1]; without effect on the comparison of
     whole episodes."""
+    shaping: ShapingConfig = ShapingConfig()
     surrogate: SurrogateConfig = SurrogateConfig()
     clip_low: float = 0.2
     """How far below 1 the importance ratio counts, in (0, 1) (arXiv:1707.06347)."""
@@ -289,6 +331,11 @@ class UpdateConfig:
                 "and kl_penalty.placement = reward puts the penalty there: set "
                 "placement to loss, or coefficient to 0"
             )
+        if self.shaping.active and self.advantage_estimator not in GROUP_ESTIMATORS:
+            raise ValueError(
+                "shaping changes advantages over a group, which advantage_estimator = "
+                f"{self.advantage_estimator} does not have: leave its settings at 0"
+            )
         if self.surrogate.importance_level == "none" and self.surrogate.dual_clip:
             raise ValueError(
                 "surrogate.dual_clip bounds a ratio, and surrogate.importance_level is "
@@ -311,6 +358,7 @@ class UpdateConfig:
             self.advantage_estimator == "gae" and self.normalize_advantages == "none"
         )
         unchanged = (group or critic) and self.credit == "turn"
+        unchanged = unchanged and not self.shaping.active
         return unchanged and self.surrogate.loss_aggregation == "token"
 
 

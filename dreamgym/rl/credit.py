@@ -8,13 +8,15 @@ from jaxtyping import Bool, Float, Int
 
 from dreamgym.rl.advantages import (
     dpo_weights,
+    early_call_shaped,
+    entropy_modulated,
     gae,
     group_advantages,
     has_signal,
     returns_to_go,
     whiten,
 )
-from dreamgym.rl.config import UpdateConfig
+from dreamgym.rl.config import ShapingConfig, UpdateConfig
 
 Flat = Float[np.ndarray, " N"]
 """A number for each turn (or token), one episode after the other."""
@@ -30,6 +32,18 @@ class Fork(NamedTuple):
     members: tuple[int, ...]
     continuations: tuple[int, ...]
     depth: int
+
+
+class FirstCalls(NamedTuple):
+    """When episodes made their first tool call, in tokens that the policy sampled.
+
+    `position` counts those up to the end of the call's turn, `length` all of the
+    episode; `made` is false where no call was made.
+    """
+
+    made: Bool[np.ndarray, " B"]
+    position: Int[np.ndarray, " B"]
+    length: Int[np.ndarray, " B"]
 
 
 class TurnGrid:
@@ -107,6 +121,42 @@ class TurnGrid:
             advantages[rows] += (1 - fork_weight) * over_group
         signal = has_signal(mask, advantages.reshape(groups)).reshape(shape)
         return advantages[self._mask], signal[self._mask]
+
+    def entropy_modulated(
+        self, advantages: Flat, entropy: Flat, config: ShapingConfig, size: int
+    ) -> Flat:
+        """Return advantages over groups of `size`, by how sure the policy was (AEM).
+
+        `entropy` is the mean entropy of the tokens of each turn.
+        """
+        groups = (len(self._length) // size, size, -1)
+        shaped = entropy_modulated(
+            self._rows(advantages).reshape(groups),
+            self._rows(entropy).reshape(groups),
+            (self._mask & self._scored[:, None]).reshape(groups),
+            rate=config.entropy_rate,
+        )
+        return shaped.reshape(self._mask.shape)[self._mask]
+
+    def early_call_shaped(
+        self,
+        advantages: Flat,
+        success: Bool[np.ndarray, " B"],
+        calls: FirstCalls,
+        config: ShapingConfig,
+        size: int,
+    ) -> Flat:
+        """Return advantages over groups of `size` that prefer early calls (ASPO)."""
+        groups = (len(self._length) // size, size)
+        shaped = early_call_shaped(
+            self._rows(advantages).reshape(*groups, -1),
+            (success & self._scored & calls.made).reshape(groups),
+            calls.position.reshape(groups),
+            calls.length.reshape(groups),
+            weight=config.early_call,
+            bound=config.early_call_bound,
+        )
+        return shaped.reshape(self._mask.shape)[self._mask]
 
     def _with_prefix_means(
         self, rewards: Float[np.ndarray, "B T"], forks: Sequence[Fork], discount: float

@@ -186,6 +186,16 @@ def token_logp(distribution_of, params, rows: Tokens, sampled: SampledRows, mask
     return jnp.pad(jnp.where(batch.mask[:, 1:], logp, 0.0), ((0, 0), (1, 0)))
 
 
+def sampled_entropy(distribution_of, params, rows: Tokens, sampled: SampledRows, masks):
+    """Return the entropy at each sampled token [B, S]; 0 in the blank first column.
+
+    `distribution_of` is `decoder_log_probs` of a decoder at a temperature.
+    """
+    entropy = losses.token_entropy(distribution_of(params, rows, sampled, masks))
+    masked = jnp.where(sampled.tokens.mask[:, 1:], entropy, 0.0)
+    return jnp.pad(masked, ((0, 0), (1, 0)))
+
+
 def size_terms(distribution_of, new, old, rows: Tokens, sampled: SampledRows, masks):
     """Return the terms of an UpdateSize on rows, for two sets of parameters.
 

@@ -18,6 +18,7 @@ from jaxtyping import Float
 from dreamgym.rl.config import LossWeights, UpdateConfig
 from dreamgym.rl.policy_loss import (
     decoder_log_probs,
+    sampled_entropy,
     sampled_policy_loss,
     size_terms,
     token_logp,
@@ -111,6 +112,7 @@ class Updater:
         )
         self._log_probs = jax.jit(distribution_of)
         self._token_logp = jax.jit(functools.partial(token_logp, distribution_of))
+        self._entropy = jax.jit(functools.partial(sampled_entropy, distribution_of))
         self._size_terms = jax.jit(functools.partial(size_terms, distribution_of))
 
     def update(
@@ -219,7 +221,7 @@ class Updater:
 
         It is the k1 estimate of the KL divergence of a turn from the reference.
         """
-        tokens, logp = self._numbered_logp(self._reference, examples)
+        tokens, logp = self._numbered(self._token_logp, self._reference, examples)
         out, mask = np.zeros(len(examples)), tokens.mask
         log_ratios = (tokens.columns["sampler_logp"] - logp)[mask]
         np.add.at(out, tokens.columns["row"][mask], log_ratios)
@@ -232,9 +234,21 @@ class Updater:
         these parameters and s under the sampler, is the estimate (k3, Schulman 2020:
         unbiased, and never negative).
         """
-        tokens, logp = self._numbered_logp(params, examples)
+        tokens, logp = self._numbered(self._token_logp, params, examples)
         log_ratios = (logp - tokens.columns["sampler_logp"])[tokens.mask]
         return float(np.mean(np.expm1(log_ratios) - log_ratios))
+
+    def mean_entropy(
+        self, params: nnx.State, examples: Sequence[Example]
+    ) -> Float[np.ndarray, " N"]:
+        """Return the mean entropy in nats at the sampled tokens of each example.
+
+        It is that of the sampler's distribution under the policy with these parameters.
+        """
+        tokens, entropy = self._numbered(self._entropy, params, examples)
+        rows = tokens.columns["row"][tokens.mask]
+        total = np.bincount(rows, entropy[tokens.mask], len(examples))
+        return total / np.maximum(np.bincount(rows, minlength=len(examples)), 1)
 
     def with_sampler_logp(
         self, params: nnx.State, examples: Sequence[Example]
@@ -245,7 +259,7 @@ class Updater:
         were recorded elsewhere can then be learnt from.
         """
         blank = [e.with_columns(sampler_logp=0.0) for e in examples]
-        tokens, logp = self._numbered_logp(params, blank)
+        tokens, logp = self._numbered(self._token_logp, params, blank)
         rows, values = tokens.columns["row"][tokens.mask], logp[tokens.mask]
         # The tokens of an example stand in one row, in their order.
         order = np.argsort(rows, kind="stable")
@@ -257,18 +271,22 @@ class Updater:
             out.append(e.with_columns(sampler_logp=column))
         return out
 
-    def _numbered_logp(
-        self, params: nnx.State, examples: Sequence[Example]
+    def _numbered(
+        self,
+        at_tokens: Callable[..., jax.Array],
+        params: nnx.State,
+        examples: Sequence[Example],
     ) -> tuple[Tokens, Float[np.ndarray, "B S"]]:
-        """Return the sampled tokens of the examples, and log p of each of them.
+        """Return the sampled tokens of the examples, and a function of each of them.
 
-        Their column `row` is the number of the example.
+        Their column `row` is the number of the example. `at_tokens` is a function of
+        parameters, rows, sampled tokens and masks, such as the log-probability.
         """
         tokens = self._packed([e.with_columns(row=i) for i, e in enumerate(examples)])
-        logp = self._map_rows(
-            tokens, lambda *batch: self._token_logp(params, *batch, self._masks)
+        values = self._map_rows(
+            tokens, lambda *batch: at_tokens(params, *batch, self._masks)
         )
-        return sampled_rows(tokens).tokens, logp
+        return sampled_rows(tokens).tokens, values
 
     def _packed(self, examples: Sequence[Example]) -> Tokens:
         # A turn trains in the context it was sampled in: rows grow to hold all of it.

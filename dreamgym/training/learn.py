@@ -175,6 +175,13 @@ def _advantages_without_critic(
     if c.normalize_advantages == "batch" and c.reads_rewards:
         values, scale = unit_rms(values, mask)
         scale *= return_scale
+    # After all that compares and normalises, as in the papers.
+    if c.shaping.entropy_rate:
+        entropy = updater.mean_entropy(state.policy.params, batch.examples)
+        values = grid.entropy_modulated(values, entropy, c.shaping, size)
+    if c.shaping.early_call:
+        calls = batch.first_calls()
+        values = grid.early_call_shaped(values, batch.success, calls, c.shaping, size)
     indices = np.flatnonzero(mask).tolist()
     examples = [
         batch.examples[i].with_columns(advantage=float(values[i])) for i in indices

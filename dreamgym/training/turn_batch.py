@@ -13,11 +13,12 @@ from curriculum.lesson_tracker import LessonTracker
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.base import LOW_CONFIDENCE
 from dreamgym.rl.config import LossWeights
-from dreamgym.rl.credit import Fork, TurnGrid
+from dreamgym.rl.credit import FirstCalls, Fork, TurnGrid
 from dreamgym.rl.update import Updater
 from dreamgym.training.config import LoopConfig
 from dreamgym.training.limits import step_cost
 from worldmodel.data.records import State
+from worldmodel.text.tools.tool_calls import read_action
 
 DENSE_REWARDS = ("milestone/", "tool/", "reward_model", "judge", "novelty")
 """Prefixes of reward components that are not outcomes; the remedy "rewards" halves
@@ -140,6 +141,20 @@ class TurnBatch:
             ],
             int,
         )
+
+    def first_calls(self) -> FirstCalls:
+        """Return when each episode made its first tool call that can be read."""
+        made, position, length = [], [], []
+        for t in self.trajectories:
+            tokens = np.cumsum([sum(turn.sampled) for turn in t.turns])
+            calls = [
+                any(call.valid_json for call in read_action(turn.action).calls)
+                for turn in t.turns
+            ]
+            made.append(any(calls))
+            position.append(tokens[calls.index(True)] if any(calls) else 0)
+            length.append(tokens[-1])
+        return FirstCalls(np.array(made), np.array(position), np.array(length))
 
     def state_numbers(self) -> Int[np.ndarray, " N"]:
         """Number the states in which turns begin; equal states have equal numbers."""

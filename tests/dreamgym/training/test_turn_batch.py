@@ -7,7 +7,12 @@ import pytest
 
 from dreamgym.rewards.config import MilestoneConfig, RewardConfig
 from dreamgym.rewards.reward_function import RewardFunction
-from dreamgym.rl.config import CriticConfig, KLPenaltyConfig, SurrogateConfig
+from dreamgym.rl.config import (
+    CriticConfig,
+    KLPenaltyConfig,
+    ShapingConfig,
+    SurrogateConfig,
+)
 from dreamgym.rl.credit import Fork
 from dreamgym.rl.critic import Critic
 from dreamgym.rl.update import Updater
@@ -233,6 +238,59 @@ def test_a_critic_over_tokens_gives_each_token_its_advantage(update_calls):
         assert not np.asarray(e.columns["advantage"])[~np.asarray(e.mask)].any()
     assert result.metrics["value_loss"] > 0
     assert result.metrics["informative_turn_share"] == 1.0
+
+
+def test_advantages_are_modulated_by_the_entropy_of_turns(update_calls, monkeypatch):
+    asked = []
+
+    def mean_entropy(self, params, examples):
+        del self
+        asked.append((params, len(examples)))
+        return np.array([1.0, 1.5, 2.0])
+
+    monkeypatch.setattr(Updater, "mean_entropy", mean_entropy)
+    shaping = ShapingConfig(entropy_rate=1.0)
+    progress = fresh([doubles.task(0, 1, 2)])
+    learn(pair(), with_(shaping=shaping), progress=progress)
+    assert asked == [(progress.policy.params, 3)]
+    # Of 2 turns and 1: 0.45 and -0.45 at the first one. The second turn, which nothing
+    # is compared with, is part of the group's mean.
+    mean = (1 + np.exp(-0.5) + np.exp(-1)) / 3
+    each = [e.columns["advantage"] for e in update_calls.examples[-1]]
+    np.testing.assert_allclose(each, [0.45 / mean, -0.45 * np.exp(-1) / mean], 1e-6)
+
+
+def calling(trajectory, *numbers):
+    """The trajectory with tool calls as the actions of the numbered turns."""
+    turns = list(trajectory.turns)
+    for i in numbers:
+        turns[i] = turns[i]._replace(action='look {"room": 1}')
+    return trajectory._replace(turns=tuple(turns))
+
+
+def test_an_early_call_of_a_won_episode_is_preferred(update_calls):
+    task = doubles.task(0, 1, 2)
+    early, late, none = (doubles.trajectory(task, WIN) for _ in range(3))
+    rows = [calling(early, 0), calling(late, 1), none, doubles.trajectory(task, LOSE)]
+    size = [sum(t.sampled) for t in early.turns]
+    calls = TurnBatch(rows, with_(group_size=4)).first_calls()
+    assert calls.made.tolist() == [True, True, False, False]
+    assert calls.position.tolist() == [size[0], sum(size), 0, 0]
+    assert calls.length[:3].tolist() == [sum(size)] * 3
+    broken = early._replace(
+        turns=tuple(t._replace(action='{"tool": "look"') for t in early.turns)
+    )
+    assert not TurnBatch([broken, late], with_()).first_calls().made.any()
+    config = with_(
+        group_size=4, credit="episode", shaping=ShapingConfig(early_call=0.1)
+    )
+    learn(rows, config)
+    # Outcomes 1, 1, 1, 0: 1/4 each. The first calls are half a turn before and after
+    # their mean.
+    each = [e.columns["advantage"] for e in update_calls.examples[-1]]
+    lead = 0.1 * (size[1] / 2) / sum(size)
+    want = [0.25 + lead] * 2 + [0.25 - lead] * 2 + [0.25] * 2 + [-0.75]
+    np.testing.assert_allclose(each, want, rtol=1e-5)
 
 
 class Heads(Critic):
