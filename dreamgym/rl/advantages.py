@@ -182,13 +182,13 @@ def entropy_modulated(
     chex.assert_rank(advantages, 3)
     chex.assert_equal_shape([advantages, entropy, mask])
     axes = (1, 2)
-    least = np.where(mask, entropy, np.inf).min(axes, keepdims=True)
-    most = np.where(mask, entropy, -np.inf).max(axes, keepdims=True)
+    lowest = np.where(mask, entropy, np.inf).min(axes, keepdims=True)
+    highest = np.where(mask, entropy, -np.inf).max(axes, keepdims=True)
     # A group without a turn has no range either.
-    varies = np.where(mask.any(axes, keepdims=True), most - least, 0.0)
+    varies = np.where(mask.any(axes, keepdims=True), highest - lowest, 0.0)
     varies = varies >= MIN_ENTROPY_RANGE
-    scaled = np.where(mask & varies, entropy - least, 0.0)
-    scaled = scaled / np.where(varies, most - least, 1.0)
+    scaled = np.where(mask & varies, entropy - lowest, 0.0)
+    scaled = scaled / np.where(varies, highest - lowest, 1.0)
     factor = np.exp(-rate * scaled)
     total = np.where(mask, factor, 0.0).sum(axes, keepdims=True)
     mean = total / np.maximum(mask.sum(axes, keepdims=True), 1)

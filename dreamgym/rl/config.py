@@ -140,7 +140,7 @@ class CriticConfig:
     """Learning rate of the critic."""
     epochs: int = 2
     """Passes over each batch in which the critic is fitted."""
-    heads: int = 1
+    ensemble_size: int = 1
     """Heads of the critic. With several, the state in which a rollout was cut has the
     lowest of their values (as in RAVL, arXiv:2402.12527), because none of them was
     fitted to what comes after it; elsewhere their mean is the value."""
@@ -159,8 +159,8 @@ class CriticConfig:
                 f"network must be 'shared' or 'separate', got {self.network!r}"
             )
         check_choice("step_limit", self.step_limit, ("lost", "cut"))
-        if self.heads < 1:
-            raise ValueError(f"heads must be >= 1, got {self.heads}")
+        if self.ensemble_size < 1:
+            raise ValueError(f"ensemble_size must be >= 1, got {self.ensemble_size}")
         if not 0 <= self.gae_lambda <= 1:
             raise ValueError(f"gae_lambda must be in [0, 1], got {self.gae_lambda}")
         if self.value_clip < 0 or self.learning_rate <= 0 or self.epochs < 1:

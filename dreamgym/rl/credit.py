@@ -38,10 +38,10 @@ class FirstCalls(NamedTuple):
     """When episodes made their first tool call, in tokens that the policy sampled.
 
     `position` counts those up to the end of the call's turn, `length` all of the
-    episode; `made` is false where no call was made.
+    episode; `has_call` says whether it has one.
     """
 
-    made: Bool[np.ndarray, " B"]
+    has_call: Bool[np.ndarray, " B"]
     position: Int[np.ndarray, " B"]
     length: Int[np.ndarray, " B"]
 
@@ -150,7 +150,7 @@ class TurnGrid:
         groups = (len(self._length) // size, size)
         shaped = early_call_shaped(
             self._rows(advantages).reshape(*groups, -1),
-            (success & self._scored & calls.made).reshape(groups),
+            (success & self._scored & calls.has_call).reshape(groups),
             calls.position.reshape(groups),
             calls.length.reshape(groups),
             weight=config.early_call,

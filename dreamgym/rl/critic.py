@@ -59,7 +59,7 @@ def _old_value(head: int) -> str:
     return f"old_value_{head}"
 
 
-def initial_heads(count: int, size: int, seed: int) -> Float[np.ndarray, "H D"]:
+def initial_ensemble(count: int, size: int, seed: int) -> Float[np.ndarray, "H D"]:
     """Return heads that disagree everywhere and whose mean is zero; a single one is 0.
 
     The value of a hidden state of unit root mean square differs between heads by about
@@ -92,8 +92,8 @@ class Critic:
         The `seed` is that of several heads.
         """
         self.config, self._rows, self._width = config, rows, width
-        heads = initial_heads(config.heads, model.config.hidden_size, seed)
-        self._model = with_scalar_head(model, heads)
+        initial = initial_ensemble(config.ensemble_size, model.config.hidden_size, seed)
+        self._model = with_scalar_head(model, initial)
         shared = config.network == "shared"
         top = {str(path[0]) for path, _ in nnx.to_flat_state(self._model.params)}
         optimizer = OptimizerConfig(
@@ -139,7 +139,7 @@ class Critic:
         tokens = self._packed(
             _value_examples(examples, positions, row=np.arange(count))
         )
-        out = np.zeros((count, self.config.heads), np.float32)
+        out = np.zeros((count, self.config.ensemble_size), np.float32)
 
         def piece(start: int, stop: int, size: int) -> tuple[Tokens, np.ndarray]:
             batch = rows_of(tokens, np.arange(start, stop), size)

@@ -278,7 +278,7 @@ def _advantages_from_critic(
             seed=seed,
         )
         metrics |= fit_metrics
-    if critic.config.heads > 1:
+    if critic.config.ensemble_size > 1:
         edges = (length.cumsum() - unknown)[unknown > 0]
         metrics |= _spread(values[mask], "value_spread")
         metrics |= _spread(values[edges], "edge_value_spread")

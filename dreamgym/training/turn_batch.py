@@ -144,17 +144,17 @@ class TurnBatch:
 
     def first_calls(self) -> FirstCalls:
         """Return when each episode made its first tool call that can be read."""
-        made, position, length = [], [], []
+        has_call, position, length = [], [], []
         for t in self.trajectories:
             tokens = np.cumsum([sum(turn.sampled) for turn in t.turns])
             calls = [
                 any(call.valid_json for call in read_action(turn.action).calls)
                 for turn in t.turns
             ]
-            made.append(any(calls))
+            has_call.append(any(calls))
             position.append(tokens[calls.index(True)] if any(calls) else 0)
             length.append(tokens[-1])
-        return FirstCalls(np.array(made), np.array(position), np.array(length))
+        return FirstCalls(np.array(has_call), np.array(position), np.array(length))
 
     def state_numbers(self) -> Int[np.ndarray, " N"]:
         """Number the states in which turns begin; equal states have equal numbers."""

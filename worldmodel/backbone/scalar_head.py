@@ -20,9 +20,9 @@ HEAD = "head"
 
 
 def with_scalar_head(
-    model: Model, heads: Float[np.ndarray, "H D"] | None = None
+    model: Model, initial: Float[np.ndarray, "H D"] | None = None
 ) -> Model:
-    """Return the model with a scalar head, which is zero everywhere, or with `heads`.
+    """Return the model with a scalar head, which is zero everywhere, or `initial`.
 
     Several heads give as many numbers for each column.
     """
@@ -30,9 +30,9 @@ def with_scalar_head(
     config = dataclasses.replace(model.config, tie_word_embeddings=False)
     decoder.config = config
     # Zero: a critic starts from the value 0 everywhere, not from noise.
-    if heads is None:
-        heads = np.zeros((1, config.hidden_size), np.float32)
-    decoder.head = nnx.Param(place_head(heads, model.mesh))
+    if initial is None:
+        initial = np.zeros((1, config.hidden_size), np.float32)
+    decoder.head = nnx.Param(place_head(initial, model.mesh))
     definition, params = nnx.split(decoder)
     return model._replace(definition=definition, params=params, config=config)
 

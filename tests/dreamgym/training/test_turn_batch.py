@@ -274,13 +274,13 @@ def test_an_early_call_of_a_won_episode_is_preferred(update_calls):
     rows = [calling(early, 0), calling(late, 1), none, doubles.trajectory(task, LOSE)]
     size = [sum(t.sampled) for t in early.turns]
     calls = TurnBatch(rows, with_(group_size=4)).first_calls()
-    assert calls.made.tolist() == [True, True, False, False]
+    assert calls.has_call.tolist() == [True, True, False, False]
     assert calls.position.tolist() == [size[0], sum(size), 0, 0]
     assert calls.length[:3].tolist() == [sum(size)] * 3
     broken = early._replace(
         turns=tuple(t._replace(action='{"tool": "look"') for t in early.turns)
     )
-    assert not TurnBatch([broken, late], with_()).first_calls().made.any()
+    assert not TurnBatch([broken, late], with_()).first_calls().has_call.any()
     config = with_(
         group_size=4, credit="episode", shaping=ShapingConfig(early_call=0.1)
     )
@@ -311,7 +311,7 @@ class Heads(Critic):
 
 def from_heads(trajectories, values, **settings):
     """Return the critic, the advantages and the metrics of an update with two heads."""
-    critic = CriticConfig(heads=2, gae_lambda=1.0, **settings)
+    critic = CriticConfig(ensemble_size=2, gae_lambda=1.0, **settings)
     config = with_(advantage_estimator="gae", discount=0.5, critic=critic)
     heads = Heads(critic, values)
     progress = fresh([doubles.task(0, 1, 2)])._replace(critic=heads.init())
