@@ -59,15 +59,18 @@ def _old_value(head: int) -> str:
     return f"old_value_{head}"
 
 
-def initial_ensemble(count: int, size: int, seed: int) -> Float[np.ndarray, "H D"]:
+def initial_ensemble(
+    count: int, norm_scale: Float[np.ndarray, " D"], seed: int
+) -> Float[np.ndarray, "H D"]:
     """Return heads that disagree everywhere and whose mean is zero; a single one is 0.
 
-    The value of a hidden state of unit root mean square differs between heads by about
-    1, the scale of returns. Fitting makes heads agree where there are returns and
-    leaves their differences elsewhere, as in ensembles with random priors
-    (arXiv:1806.03335).
+    `norm_scale` is the scale of the norm that hidden states come from: their values
+    then differ between heads by about 1, the scale of returns. Fitting makes heads
+    agree where there are returns and leaves their differences elsewhere, as in
+    ensembles with random priors (arXiv:1806.03335).
     """
-    drawn = np.random.default_rng(seed).normal(size=(count, size)) / np.sqrt(size)
+    norm = np.sqrt((norm_scale.astype(np.float64) ** 2).sum())
+    drawn = np.random.default_rng(seed).normal(size=(count, len(norm_scale))) / norm
     return (drawn - drawn.mean(0)).astype(np.float32)
 
 
@@ -92,7 +95,10 @@ class Critic:
         The `seed` is that of several heads.
         """
         self.config, self._rows, self._width = config, rows, width
-        initial = initial_ensemble(config.ensemble_size, model.config.hidden_size, seed)
+        norm_scale = to_host(
+            dict(nnx.to_flat_state(model.params))["norm", "scale"][...]
+        )
+        initial = initial_ensemble(config.ensemble_size, norm_scale, seed)
         self._model = with_scalar_head(model, initial)
         shared = config.network == "shared"
         top = {str(path[0]) for path, _ in nnx.to_flat_state(self._model.params)}

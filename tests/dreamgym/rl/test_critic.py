@@ -167,13 +167,16 @@ def test_a_critic_learns_what_states_are_worth_and_nothing_from_luck():
 
 
 def test_heads_disagree_at_first_and_a_single_one_is_zero():
-    np.testing.assert_array_equal(initial_ensemble(1, 16, seed=3), np.zeros((1, 16)))
-    drawn = initial_ensemble(5, 4096, seed=3)
+    rng = np.random.default_rng(0)
+    scale = rng.uniform(0.5, 4.0, 4096)
+    np.testing.assert_array_equal(initial_ensemble(1, scale, 3), np.zeros((1, 4096)))
+    drawn = initial_ensemble(5, scale, seed=3)
     np.testing.assert_allclose(drawn.mean(0), 0.0, atol=1e-8)
-    # The value of a state of unit root mean square: a variance of 1 - 1/5 over heads.
-    hidden = np.sign(np.random.default_rng(0).normal(size=(4096, 200)))
-    np.testing.assert_allclose((drawn @ hidden).var(), 4 / 5, rtol=0.1)
-    assert np.abs(drawn - initial_ensemble(5, 4096, seed=4)).max() > 0.01
+    # The values of normalised states, times that scale: a variance of 1 - 1/5 over
+    # heads.
+    hidden = np.sign(rng.normal(size=(200, 4096))) * scale
+    np.testing.assert_allclose((hidden @ drawn.T).var(), 4 / 5, rtol=0.1)
+    assert np.abs(drawn - initial_ensemble(5, scale, seed=4)).max() > 0.01
 
 
 def test_the_loss_is_the_mean_over_heads_each_clipped_around_its_own_value():
