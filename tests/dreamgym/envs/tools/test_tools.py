@@ -6,7 +6,13 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from dreamgym.envs import base
-from dreamgym.envs.tools.signatures import MAX_VALUES, fits, hint_schema, hint_text
+from dreamgym.envs.tools.signatures import (
+    MAX_VALUES,
+    Signature,
+    fits,
+    hint_schema,
+    hint_text,
+)
 from dreamgym.envs.tools.tool_env import MAX_CALLS, ToolEnv, tool
 from worldmodel.data.records import Task
 from worldmodel.text.tools.tool_calls import Call, read_call
@@ -265,6 +271,22 @@ def test_valid_actions_hold_names_and_no_words_of_errors_or_of_the_tools():
     env.step("search(destination=Rome)")
     assert "ok" not in arguments_listed(env, "destination")
     assert {f"T{i}" for i in range(10)} <= arguments_listed(env, "trip_id")
+
+
+def test_a_subclass_may_narrow_what_is_listed():
+    class Narrow(Trips):
+        def likely_tools(self, sight):
+            assert "Rome" in sight.text
+            search = self.tools["search"]
+            hints = {"destination": Literal["Rome"]}
+            arguments = search.arguments
+            return {"search": Signature("search", "", arguments, hints)}
+
+    env, *_ = begun(Narrow(), Task(id="t", instruction="a trip to Oslo"))
+    assert env.valid_actions() == ['search {"destination": "Rome"}']
+    assert env.step("search(destination=Oslo)")[4][
+        "invalid"
+    ]  # it is called all the same
 
 
 def test_each_tool_has_a_share_of_the_valid_actions():

@@ -14,6 +14,7 @@ from worldmodel.text.tools.tool_calls import (
     argument_score,
     calls_option,
     expected_calls,
+    has_answer_form,
     read_action,
     read_call,
     write_answer,
@@ -284,3 +285,21 @@ def test_the_content_of_an_answer(action, answer):
 )
 def test_an_action_that_is_neither_call_nor_answer_is_void(action, void):
     assert read_action(action).void == void
+
+
+@pytest.mark.parametrize(
+    ("action", "form"),
+    [
+        (write_answer("done"), True),
+        ('<action>{"type": "answer", "content": "3"}</action>', True),
+        ('answer(content="done")', True),
+        ("done", False),
+        ("<action>done</action>", False),
+        ('{"content": "done"}', False),
+        (write_answer(" "), False),
+        ("weather()", False),
+        ("", False),
+    ],
+)
+def test_an_answer_that_is_written_as_one_is_told_from_other_text(action, form):
+    assert has_answer_form(action) == form
