@@ -30,8 +30,6 @@ MAX_EXPRESSION = 200
 DEV_SHARE = 5
 """One in so many of the package's train tasks is a dev task."""
 
-_REMARKS = re.compile(r"\s*\([^)]*\)|, including .*")
-
 
 class Domain:
     """Tasks, tools and criteria of one domain."""
@@ -139,13 +137,22 @@ class Domain:
     # --- tools and calls ---
 
     @functools.cached_property
-    def tools(self) -> Mapping[str, Signature]:
-        """The tools by their names."""
+    def _package_tools(self) -> list[Tool]:
         environment = self.environment(self._splits["train"][0])
         tools = environment.get_tools()
         if environment.user_tools is not None:
             tools += environment.get_user_tools()
-        return {tool.name: _signature(tool) for tool in tools}
+        return tools
+
+    @functools.cached_property
+    def tools(self) -> Mapping[str, Signature]:
+        """The tools by their names."""
+        return {tool.name: _signature(tool) for tool in self._package_tools}
+
+    @functools.cached_property
+    def brief_tools(self) -> Sequence[Signature]:
+        """The tools without what they do, which their names say."""
+        return [_signature(tool, brief=True) for tool in self._package_tools]
 
     def likely_tools(self, text: str) -> Mapping[str, Signature]:
         """Return tools with the values of a text that their arguments may have.
@@ -223,18 +230,21 @@ def _check_expression(expression: str) -> None:
         )
 
 
-def _signature(tool: Tool) -> Signature:
+def _signature(tool: Tool, *, brief: bool = False) -> Signature:
     """Return a tool's signature; its line names the keys of arguments that are objects.
 
-    Of the package's first sentence remarks are left out that lengthen the instruction.
+    Before them the line has the first sentence of what the tool does, unless `brief`.
     """
     schema = tool.params.model_json_schema()
     schema = _without_references(schema, schema.get("$defs", {}))
-    text = _REMARKS.sub("", tool.short_desc.split("\n")[0])
+    text = "" if brief else " ".join(tool.short_desc.split())
     signature = Signature.of_schema(tool.name, text, schema)
-    for name, argument in schema.get("properties", {}).items():
-        if keys := _object_keys(argument):
-            signature.description += f"; {name} of {', '.join(keys)}"
+    keys = [
+        f"{name} of {', '.join(keys)}"
+        for name, argument in schema.get("properties", {}).items()
+        if (keys := _object_keys(argument))
+    ]
+    signature.description = "; ".join(filter(None, (signature.description, *keys)))
     return signature
 
 

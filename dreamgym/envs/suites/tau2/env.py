@@ -33,7 +33,8 @@ DOMAINS = {domain.name: domain for domain in (TelecomSolo, Airline, Retail)}
 """Classes of the domains by their names."""
 
 POLICY = "+policy"
-"""How the name of a domain ends whose agent reads the company's policy."""
+"""How the name of a domain ends whose agent reads the company's policy, and what the
+tools do: for models that can read."""
 
 MAX_STEPS = 40
 """Steps of an episode: the longest right plan has 21, most have under 8."""
@@ -113,10 +114,10 @@ class Tau2(ToolEnv):
         return ""
 
     def _tools_text(self) -> str:
-        """Return the tools, and the policy where it is shown."""
-        text = super()._tools_text()
-        policy = f"\npolicy:\n{self._domain.policy()}" if self.shows_policy else ""
-        return f"{text}{policy}".strip()
+        """Return the tools, with what they do and the policy where that is shown."""
+        if self.shows_policy:
+            return f"{super()._tools_text()}\npolicy:\n{self._domain.policy()}".strip()
+        return f"tools: {'; '.join(map(str, self._domain.brief_tools))}"
 
     def observation(self) -> list[str]:
         """Return the calls so far, the last ones where there are too many."""
