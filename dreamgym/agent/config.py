@@ -12,7 +12,7 @@ WRITERS = ("rule", "teacher", "policy")
 FLOORS = ("random", "expert")
 """Actors that nobody trained, by the names of their rows (floors.py)."""
 
-PLANS = ("none", "best-of-n", "mpc", "puct")
+PLANS = ("none", "best-of-n", "mpc", "puct", "a_star")
 """How a policy plans at play (planning.py)."""
 ACTIONS = ("text", "json")
 """What a policy may write as an action."""
@@ -120,20 +120,31 @@ class PlanConfig:
     actions are each continued by the policy in the dream, and the one with the highest
     return is taken ("best-of-n"); the first action of the best of several sampled
     sequences is taken ("mpc", model predictive control); the most visited action of a
-    tree search with the policy as prior is taken ("puct")."""
+    tree search with the policy as prior is taken ("puct"); the first action of the
+    cheapest win that A* finds is taken ("a_star"), where a step costs 1 minus the
+    policy's log-probability of its action."""
     depth: int = 4
     """Dreamed steps of a sequence, at most; the step limit of an episode ends it too.
     Errors of the dream add up over them."""
     simulations: int = 8
     """Candidates that are drawn of the policy for each step, and for "puct" also the
-    paths of its tree search."""
+    paths of its tree search; "a_star" dreams up to `depth` times as many steps."""
     discount: float = 1.0
     """What a reward is worth a step later. Below 1 an early reward is worth more, and
     the policy's own action is overruled more often."""
+    backup_rate: float = 0.0
+    """eta of "puct": with each visit the value of an action becomes (1 - eta) times
+    itself plus eta times the discounted sum of the rewards of the path, in (0, 1]. 0
+    takes the mean of all visits."""
+    estimate_weight: float = 1.0
+    """Weight, in "a_star", of the estimated number of steps that are left, which is
+    read from the most similar of the run's won episodes. 0 searches by the cost so far
+    alone; above 1 the search goes deeper and may miss the cheapest win."""
 
     def __post_init__(self):
         if self.method not in PLANS:
             raise ValueError(f"method must be one of {PLANS}, got {self.method!r}")
+        self._check_searches()
         if self.depth < 1 or self.simulations < 2:
             raise ValueError(
                 "depth must be >= 1 and simulations >= 2, got "
@@ -141,6 +152,25 @@ class PlanConfig:
             )
         if not 0 < self.discount <= 1:
             raise ValueError(f"discount must be in (0, 1], got {self.discount}")
+
+    def _check_searches(self):
+        """Check the settings that one method alone reads."""
+        if not 0 <= self.backup_rate <= 1:
+            raise ValueError(f"backup_rate must be in [0, 1], got {self.backup_rate}")
+        if not 0 <= self.estimate_weight < math.inf:
+            raise ValueError(
+                f"estimate_weight must be >= 0 and finite, got {self.estimate_weight}"
+            )
+        if self.backup_rate and self.method != "puct":
+            raise ValueError(
+                'backup_rate is about method "puct": it must be 0, got '
+                f"{self.backup_rate} and method {self.method!r}"
+            )
+        if self.estimate_weight != 1.0 and self.method != "a_star":
+            raise ValueError(
+                'estimate_weight is about method "a_star": it must be 1, got '
+                f"{self.estimate_weight} and method {self.method!r}"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -60,6 +60,12 @@ class SymbolicMemory(NamedTuple):
         return prompts.newest_fitting(rows, budget)
 
 
+def action_name(action: str) -> str:
+    """Return the tool that an action calls, or its verb."""
+    call = read_call(action)
+    return call.tool if call is not None and call.tool else first_word(action)
+
+
 def symbolic_memory(
     past: Sequence[str], past_states: Sequence[State], state: State
 ) -> SymbolicMemory:
@@ -77,8 +83,7 @@ def symbolic_memory(
     tools: dict[str, ToolCount] = {}
     pairs = itertools.pairwise((*past_states, state))
     for action, (before, after) in zip(past, pairs, strict=True):
-        call = read_call(action)
-        name = call.tool if call is not None and call.tool else first_word(action)
+        name = action_name(action)
         _, calls, refused = tools.pop(name, ToolCount(name, 0, 0))
         refused += error_only_change(before, after)
         tools[name] = ToolCount(name, calls + 1, refused)

@@ -4,9 +4,11 @@ import contextlib
 import dataclasses
 
 from dreamgym.agent.config import PlanConfig
+from dreamgym.agent.demonstrations import shortened_wins
 from dreamgym.agent.planning import PlanningPolicy
 from dreamgym.agent.policy import Policy
 from dreamgym.build.chat import experience_session
+from dreamgym.build.episodes import read
 from dreamgym.build.experience import load_experience, remedy_folder
 from dreamgym.build.models import load_policy
 from dreamgym.build.real.step_limit import step_limit
@@ -83,7 +85,11 @@ def planning_policy(
         return policy
     # Confidence decides nothing here, so that it need not be calibrated.
     experience = load_experience(run, stage=stage, folder=folder)
-    return PlanningPolicy(policy, Dreams(experience, step_limit(run)), plan)
+    won: list[list[str]] = []
+    if plan.method == "a_star":
+        won = [[t.action for t in e.transitions] for e in shortened_wins(read(run)[0])]
+    dreams = Dreams(experience, step_limit(run))
+    return PlanningPolicy(policy, dreams, plan, won_actions=won)
 
 
 def planning_session(

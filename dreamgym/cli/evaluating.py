@@ -33,7 +33,7 @@ def add_evaluate_options(command: argparse.ArgumentParser) -> None:
         "--plan",
         choices=PLANS[1:],
         help="continue each candidate action in the dream (best-of-n), sample whole "
-        "sequences (mpc), or search a tree (puct)",
+        "sequences (mpc), search a tree (puct), or the cheapest win (a_star)",
     )
     add(
         "--policy",

@@ -72,13 +72,15 @@ class Wrong(doubles.RuleModel):
         return answer._replace(reward=float(away), outcome="go")
 
 
-def planner(policy, model=None, **config):
+def planner(policy, model=None, *, won_actions=(), observe=None, **config):
     model = doubles.RuleModel() if model is None else model
     config = {"depth": 6, "simulations": 8} | config
     return PlanningPolicy(
         policy,
         lambda size: DreamVectorEnv(model, size, max_steps=doubles.STEPS),
         PlanConfig(**config),
+        won_actions=won_actions,
+        observe=observe,
     )
 
 
@@ -274,12 +276,52 @@ def test_a_discount_prefers_the_early_reward(method, discount, action):
     assert chosen(some, situation(3, 6)) == [action]
 
 
+@pytest.mark.parametrize("rate", [0.0, 1.0])
+def test_the_backup_rate_is_that_of_the_trees(rate):
+    trees = []
+    some = planner(
+        Aimless(),
+        method="puct",
+        simulations=32,
+        depth=5,
+        backup_rate=rate,
+        observe=trees.extend,
+    )
+    chosen(some, *(situation(at, 3) for at in range(6)))
+    assert len(trees) == 6
+    edges = [e for t in trees for e in t.root.edges]
+    # A rollout wins 1 or nothing: the last return is one of both, a mean is not.
+    assert (rate == 1.0) == all(e.value in (0.0, 1.0) for e in edges)
+
+
+def test_won_episodes_lead_a_star_to_a_win_in_fewer_dreamed_steps():
+    def dreamed(won_actions, **settings):
+        # From room 1 the coin is five steps to the right.
+        some = planner(
+            InOrder("dance", "go right", "take coin", "sing"),
+            method="a_star",
+            depth=7,
+            won_actions=won_actions,
+            **settings,
+        )
+        assert chosen(some, situation(1, 6)) == ["go right"]
+        return some.counts.dreamed_steps
+
+    plan = doubles.plan(doubles.start_state(0, 6, 6))
+    blind, estimated = dreamed([]), dreamed([plan])
+    assert dreamed([plan], estimate_weight=2.0) < estimated < blind
+
+
 def test_settings_out_of_range_are_refused():
     for wrong in (
         {"method": "luck"},
         {"depth": 0},
         {"simulations": 1},
         {"discount": 0.0},
+        {"backup_rate": 1.5, "method": "puct"},
+        {"backup_rate": 0.5, "method": "mpc"},
+        {"estimate_weight": -1.0, "method": "a_star"},
+        {"estimate_weight": 0.5, "method": "puct"},
     ):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             PlanConfig(**wrong)

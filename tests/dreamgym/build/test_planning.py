@@ -1,5 +1,7 @@
 """The experience model that a policy plans in: its real steps have paid for it."""
 
+import dataclasses
+
 import pytest
 
 from dreamgym.agent.planning import PlanningPolicy
@@ -53,3 +55,22 @@ def test_without_a_method_the_policy_plays_as_it_is(folders):
     plain = Run(run.root / "plain", preset("tiny"))
     assert not isinstance(planning.load_player(plain, "bc"), PlanningPolicy)
     assert not loaded
+
+
+def test_a_star_reads_what_the_run_has_won(folders, monkeypatch):
+    run, _ = folders
+    won = doubles.expert(doubles.task(0, 2, 4))
+    lost = doubles.episode(doubles.task(1, 2, 4), ["go left", "go left"])
+    monkeypatch.setattr(planning, "read", lambda _: ([won, lost], []))
+    made = []
+
+    def make(policy, dreams, plan, *, won_actions):
+        made.append((plan.method, won_actions))
+        return PlanningPolicy(policy, dreams, plan, won_actions=won_actions)
+
+    monkeypatch.setattr(planning, "PlanningPolicy", make)
+    for method in ("a_star", "puct"):
+        plan = dataclasses.replace(run.config.evaluate.plan, method=method)
+        planning.planning_policy(run, doubles.policy(), plan, stage="s", folder="")
+    actions = ["go right", "go right", "take coin"]
+    assert made == [("a_star", [actions]), ("puct", [])]

@@ -1,13 +1,15 @@
 """The tree of a search by PUCT (Silver et al., 2017; MuZero, arXiv:1911.08265).
 
 A moment of the dream and the policy's candidates there -> paths to new moments -> the
-most visited candidate. What a moment leads to, and what it is worth, is given from
-outside (planning.py), so that many trees take their dreamed steps as one batch.
+most visited candidate, and pairs of actions of one state whose values differ. What a
+moment leads to, and what it is worth, is given from outside (planning.py), so that many
+trees take their dreamed steps as one batch.
 """
 
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,24 +35,35 @@ class Edge:
     prior: float
     visits: int = 0
     total: float = 0.0
+    value: float = 0.0
+    """Q: the returns of its visits, as they were backed up."""
     reward: float = 0.0
+    step: Step | None = None
+    """What the dream answered."""
     node: "Node | None" = None
     broken: bool = False
     """Whether the dream could not answer it, or what follows it: it is left out."""
 
     def arrive(self, step: Step) -> None:
         """Record the step that the action took in the dream."""
-        self.reward = reward_of(step)
+        self.step, self.reward = step, reward_of(step)
         self.broken = math.isnan(self.reward)
         past = (*self.parent.past, self.turn.action)
         states = (*self.parent.past_states, self.parent.state)
         after = Snapshot(self.parent.task, past, step.state, states)
         self.node = Node(after, ended=step.terminated or step.truncated)
 
-    @property
-    def mean(self) -> float:
-        """The mean of the returns of its visits."""
-        return self.total / self.visits if self.visits else 0.0
+    def back_up(self, value: float, rate: float) -> None:
+        """Take in the return of one more visit.
+
+        With a rate eta, Q <- (1 - eta) Q + eta times the return, and the first visit
+        sets Q; without one (0), Q is the mean of all returns.
+        """
+        self.visits, self.total = self.visits + 1, self.total + value
+        if rate and self.visits > 1:
+            self.value = (1 - rate) * self.value + rate * value
+        else:
+            self.value = self.total / self.visits
 
 
 class Node:
@@ -78,8 +91,15 @@ class Node:
 class Tree:
     """The tree of one situation: PUCT, values scaled to those seen as in MuZero."""
 
-    def __init__(self, at: Snapshot, turns: Sequence[Turn], discount: float):
-        self.root, self._discount = Node(at), discount
+    def __init__(
+        self,
+        at: Snapshot,
+        turns: Sequence[Turn],
+        discount: float,
+        backup_rate: float = 0.0,
+    ):
+        """Begin with the candidates; `backup_rate` is that of `Edge.back_up`."""
+        self.root, self._discount, self._rate = Node(at), discount, backup_rate
         self.root.extend(turns)
         self._low, self._high = math.inf, -math.inf
 
@@ -106,7 +126,7 @@ class Tree:
     def _score(self, node: Node, edge: Edge) -> float:
         visits = sum(e.visits for e in node.edges)
         bonus = EXPLORATION * edge.prior * math.sqrt(visits + 1) / (1 + edge.visits)
-        return self._scaled(edge.mean) * bool(edge.visits) + bonus
+        return self._scaled(edge.value) * bool(edge.visits) + bonus
 
     def _scaled(self, value: float) -> float:
         """Return a value in [0, 1] by those seen so far, whatever rewards are."""
@@ -124,14 +144,55 @@ class Tree:
         value = 0.0 if last is None or last.ended else last.value
         for edge in reversed(path):
             value = edge.reward + self._discount * value
-            edge.visits, edge.total = edge.visits + 1, edge.total + value
-            self._low = min(self._low, edge.mean)
-            self._high = max(self._high, edge.mean)
+            edge.back_up(value, self._rate)
+            self._low = min(self._low, edge.value)
+            self._high = max(self._high, edge.value)
 
     def choice(self) -> Turn:
-        """Return the most visited candidate; the higher mean decides between equals.
+        """Return the most visited candidate; the higher value decides between equals.
 
         If the dream could answer none, it is the first one.
         """
         edges = [e for e in self.root.edges if not e.broken] or self.root.edges
-        return max(edges, key=lambda e: (e.visits, e.mean)).turn
+        return max(edges, key=lambda e: (e.visits, e.value)).turn
+
+    def nodes(self) -> Iterator[tuple[tuple[Edge, ...], Node]]:
+        """Yield all moments of the tree, each with the path from the root to it."""
+        stack: list[tuple[tuple[Edge, ...], Node]] = [((), self.root)]
+        while stack:
+            path, node = stack.pop()
+            yield path, node
+            stack += [((*path, e), e.node) for e in node.edges if e.node is not None]
+
+
+class SiblingPair(NamedTuple):
+    """Two actions of one state, of which the `better` has the higher value.
+
+    `path` leads from the root of its tree to the state.
+    """
+
+    path: tuple[Edge, ...]
+    better: Edge
+    worse: Edge
+
+
+def sibling_pairs(tree: Tree, *, margin: float, min_visits: int) -> list[SiblingPair]:
+    """Return the best action of each state over those worth less by the margin.
+
+    Such pairs are the step-level preferences of Agent Q (arXiv:2408.07199). Only
+    actions with `min_visits` count: the value of a single visit is one rollout's.
+
+    Args:
+      margin: above 0, in the units of the values.
+    """
+    out = []
+    for path, node in tree.nodes():
+        edges = [e for e in node.edges if not e.broken and e.visits >= min_visits]
+        if edges:
+            best = max(edges, key=lambda e: e.value)
+            out += [
+                SiblingPair(path, best, e)
+                for e in edges
+                if best.value - e.value >= margin
+            ]
+    return out

@@ -1,0 +1,1 @@
+"""Searches of plans in the dream: the trees of PUCT and of A*."""
