@@ -28,13 +28,18 @@ Interrupted? The same command goes on."""
 
 _DPO_ABOUT = """\
 Train a policy from which of two attempts at a task is better, and from nothing else:
-no reward model, no dream, no real step (DPO, arXiv:2305.18290). The pairs are those of
-a file (dreamgym.preferences/1, as `dreamgym prefer` writes it), or, with `--pairs
-collected`, won over lost episodes of the same task that RUN collected. Training begins
-at a policy of RUN, which is the reference; the result is RUN/policies/dpo, and plays
-the test games. Prints how many pairs of unseen tasks it ranks right, with an interval.
-Interrupted? The same command goes on. With other pairs or settings it trains anew, and
-takes the place of the policy before. A whole run has this policy with
+no reward model, no real step (DPO, arXiv:2305.18290). --pairs names them:
+
+  FILE        a file (dreamgym.preferences/1, as `dreamgym prefer` writes it)
+  collected   won over lost episodes of the same task that RUN collected
+  planned     actions of one state whose values differ in a tree search in RUN's dream
+              (step-level preferences, as in Agent Q); written to RUN/dpo_pairs.jsonl
+
+Training begins at a policy of RUN, which is the reference; the result is
+RUN/policies/dpo, and plays the test games. Prints how many pairs of unseen tasks it
+ranks right, with an interval. Interrupted? The same command goes on. With other pairs
+or settings it trains anew, and takes the place of the policy before. A whole run has
+this policy with
   dreamgym quickstart --set dpo.pairs=collected"""
 
 _PREFER_ABOUT = """\
@@ -113,7 +118,8 @@ def _add_dpo(commands: Any) -> None:
     option(
         "--pairs",
         metavar="FILE",
-        help='pairs (JSONL, gzip or not), or "collected" (default: dpo.pairs of RUN)',
+        help='pairs (JSONL, gzip or not), "collected" or "planned" (default: dpo.pairs '
+        "of RUN)",
     )
     option(
         "--start",
@@ -179,7 +185,8 @@ def _dpo_settings(config: Any, args: argparse.Namespace) -> Any:
     if not changed.dpo.pairs:
         raise ValueError(
             f"{args.run_dir} names no pairs to train from: give --pairs FILE, or "
-            "--pairs collected for its own won and lost episodes"
+            "--pairs collected for its own won and lost episodes, or --pairs planned "
+            "for those of a search in its dream"
         )
     if problem := changed.dpo.dead():
         raise ValueError(f"dpo.{problem}")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.config.settings import RunConfig
-from dreamgym.rl.dpo_config import COLLECTED
+from dreamgym.rl.dpo_config import COLLECTED, PLANNED
 from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.versions import VERSION
 from worldmodel.data.hashing import content_hash
@@ -134,7 +134,7 @@ class StageTable(Mapping[str, Stage]):
         files = ("data", "episodes"), ("dpo", "pairs"), ("reward_model", "preferences")
         for group, setting in files:
             path = values.get(group, {}).get(setting)
-            if path and (group, path) != ("dpo", COLLECTED):
+            if path and (group, path) not in (("dpo", COLLECTED), ("dpo", PLANNED)):
                 digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
                 values[group] = values[group] | {setting: digest}
         needs = [self.key(n, config) for n in stage.needs]

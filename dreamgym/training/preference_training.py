@@ -40,7 +40,11 @@ TEMPERATURE = 1.0
 
 
 class PairTurns(NamedTuple):
-    """The turns of a pair as examples: those of the better and of the worse attempt."""
+    """The turns of a pair as examples: those of the better and of the worse attempt.
+
+    Turns that both begin with are left out: in the difference of both attempts they
+    cancel, and so does their gradient.
+    """
 
     better: list[Example]
     worse: list[Example]
@@ -97,8 +101,16 @@ def pair_turns(
         if [e.ids for e in sides[0]] == [e.ids for e in sides[1]]:
             counts[SAME_ACTIONS] += 1
             continue
-        out.append(PairTurns(*sides))
+        shared = _shared_turns(*sides)
+        out.append(PairTurns(*(side[shared:] for side in sides)))
     return out, dict(counts)
+
+
+def _shared_turns(better: Sequence[Example], worse: Sequence[Example]) -> int:
+    """Return how many turns both attempts begin with; each has one more at least."""
+    limit = min(len(better), len(worse)) - 1
+    pairs = zip(better[:limit], worse, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a.ids != b.ids), limit)
 
 
 class PreferenceTrainer:

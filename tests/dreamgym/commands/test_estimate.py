@@ -405,6 +405,19 @@ def test_a_plan_costs_what_it_dreams_wherever_it_is_made(group, costly):
         assert games >= 0
 
 
+def test_pairs_of_a_search_cost_what_it_dreams():
+    two, four, six = (
+        estimate_run(
+            preset("tiny", {"dpo.pairs": "planned", "dpo.planned.depth": depth}),
+            MICRO,
+            fine_tune=True,
+        ).seconds["dpo"]
+        for depth in (2, 4, 6)
+    )
+    assert 0 < two < four
+    assert six - four == pytest.approx(four - two)
+
+
 SAID = {"reasoning": "so", "next_state": ["at 1"], "reward": 0, "outcome": "go"}
 
 

@@ -1,5 +1,6 @@
 """Offline DPO: its turns, its loss by hand, and that it learns what the pairs say."""
 
+import collections
 import dataclasses
 import json
 
@@ -9,11 +10,12 @@ import numpy as np
 import pytest
 
 from dreamgym.agent.policy import Situation
-from dreamgym.agent.recorded_turns import recorded_turn
+from dreamgym.agent.recorded_turns import recorded_attempt, recorded_turn
 from dreamgym.rewards.preferences import Preference
-from dreamgym.rl.dpo_config import DPOConfig
+from dreamgym.rl.dpo_config import DPOConfig, PlannedPairsConfig
 from dreamgym.training.preference_training import (
     PairMetrics,
+    PairTurns,
     PreferenceTrainer,
     pair_turns,
     train_preferences,
@@ -224,6 +226,44 @@ def test_an_update_has_the_gradient_of_dpo():
     assert step["grad_norm"] > 0
 
 
+def test_steps_that_both_attempts_begin_with_change_nothing():
+    """They cancel: the pair has the same loss and gradient with them and without."""
+    policy, task = doubles.policy(action_tokens=6), doubles.task(0, 2, 4)
+    pair = preference(task, ("go right", "go right"), ("go right", "go left"))
+    ((better, worse),), _ = pair_turns(policy, [pair], CONFIG)
+    assert len(better) == len(worse) == 1
+    start = policy.context(task, ("go right",), pair.better[1].state)
+    assert list(better[0].ids)[: len(start)] == start  # what came before is read
+    whole = PairTurns(
+        *(
+            recorded_attempt(
+                policy,
+                policy.grammar(1.0),
+                task,
+                side,
+                max_tokens=99,
+                counts=collections.Counter(),
+            )
+            for side in (pair.better, pair.worse)
+        )
+    )
+    assert [len(side) for side in whole] == [2, 2]
+    results = []
+    for turns in (PairTurns(better, worse), whole):
+        trainer = PreferenceTrainer(policy, [whole], CONFIG)
+        params = copy_params(doubles.model(1).params)
+        state = trainer.init()._replace(params=params)
+        after, metrics, _ = trainer.update(state, [turns], seed=0)
+        results.append((after.params, metrics))
+    assert results[0][1] == pytest.approx(results[1][1], abs=1e-5)
+    assert helpers.distance(results[0][0], results[1][0]) < 1e-4
+    assert helpers.distance(results[0][0], doubles.model(1).params) > 1e-3
+    # An attempt that is the beginning of another one keeps its last turn.
+    longer = preference(task, ("go right", "go right"), ("go right",))
+    ((better, worse),), _ = pair_turns(policy, [longer], CONFIG)
+    assert (len(better), len(worse)) == (2, 1)
+
+
 def test_the_start_is_indifferent_and_the_order_of_pairs_does_not_matter():
     policy = doubles.policy(action_tokens=6)
     turns, _ = pair_turns(policy, pairs_of("train", 3), CONFIG)
@@ -330,6 +370,20 @@ def test_bad_settings_are_refused(changes, message):
         DPOConfig(**changes)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tasks": 0}, "tasks must be >= 1, got 0"),
+        ({"min_visits": 0}, "min_visits must be >= 1, got 0"),
+        ({"simulations": 1}, "simulations must be >= 2, got 1"),
+        ({"margin": 0.0}, r"discount and margin must be in \(0, 1\], got 0.9 and 0.0"),
+    ],
+)
+def test_bad_settings_of_a_search_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        PlannedPairsConfig(**changes)
+
+
 def test_settings_without_effect_are_named():
     assert DPOConfig().dead() is None
     assert "beta has no effect without dpo.pairs" in DPOConfig(beta=0.2).dead()
@@ -337,3 +391,7 @@ def test_settings_without_effect_are_named():
     assert (file.file, own.file, file.dead(), own.dead()) == ("p.jsonl", "", None, None)
     assert "max_pairs" in dataclasses.replace(file, max_pairs_per_task=2).dead()
     assert "held_out" in dataclasses.replace(own, held_out_share=0.5).dead()
+    search = PlannedPairsConfig(margin=0.5)
+    planned = DPOConfig(pairs="planned", held_out_share=0.5, planned=search)
+    assert (planned.file, planned.dead()) == ("", None)
+    assert "planned is about" in dataclasses.replace(own, planned=search).dead()

@@ -3,21 +3,28 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 
 from dreamgym import cli
+from dreamgym.agent.search.tree_search import Tree
 from dreamgym.build.models import load_policy, save_policy
 from dreamgym.config.presets import preset
+from dreamgym.envs.base import Step
+from dreamgym.envs.vector import Snapshot
 from dreamgym.rewards.preferences import (
     Preference,
+    read_preferences,
     won_over_lost,
     write_preferences,
 )
+from dreamgym.rl.dpo_config import DPOConfig, PlannedPairsConfig
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.view import StageView
 from dreamgym.stages.policies import dpo
 from dreamgym.stages.table import STAGES, is_in_run
 from dreamgym.training import preference_training
+from dreamgym.training.preference_training import pair_turns
 from tests import doubles, helpers
 from worldmodel.data.records import read_episodes, write_episodes
 
@@ -148,6 +155,139 @@ def test_the_key_has_what_the_file_says(tmp_path):
 def test_a_new_run_refuses_settings_without_effect(tmp_path):
     with pytest.raises(ValueError, match=r"dpo\.beta has no effect without dpo\.pairs"):
         Run(tmp_path / "r", preset("tiny", {"dpo.beta": 0.3}))
+
+
+# --- pairs of a tree search --------------------------------------------------
+
+TASK = doubles.task(1, 3, 4)
+
+
+def searched(*values, past=(), visits=2):
+    """A tree whose actions have these values, each visited so often."""
+    policy, words = (
+        doubles.Scripted(doubles.expert_rule),
+        ["go right", "go left", "fly"],
+    )
+    state, states = TASK.initial_state, []
+    for action in past:
+        states.append(state)
+        state = doubles.walk(state, action).state
+    turns = [doubles.turn(policy, TASK, past, state, w) for w in words[: len(values)]]
+    tree = Tree(Snapshot(TASK, tuple(past), state, tuple(states)), turns, 1.0)
+    for edge, value in zip(tree.root.edges, values, strict=True):
+        after = doubles.walk(state, edge.turn.action).state
+        edge.arrive(Step(after, {"x": value}, True, False, False))
+        for _ in range(visits):
+            tree.record([edge])
+    return tree
+
+
+def preferences(trees, *, max_pairs=8, **planned):
+    played = doubles.trajectory(TASK, ["go right", "go right", "take coin"])
+    config = DPOConfig(
+        pairs="planned",
+        max_pairs_per_task=max_pairs,
+        planned=PlannedPairsConfig(**planned),
+    )
+    return [
+        tuple([t.action for t in side] for side in (p.better, p.worse))
+        for p in dpo.search_preferences(trees, [played], config)
+    ]
+
+
+def test_pairs_are_actions_of_one_state_with_the_steps_that_led_there():
+    trees = [searched(8.0, 5.9, 6.1), searched(1.0, 4.0, past=("go right",))]
+    # The largest value is 8: a margin of a quarter is 2.
+    assert preferences(trees) == [
+        (["go right", "go left"], ["go right", "go right"]),  # 3 apart
+        (["go right"], ["go left"]),  # 2.1 apart
+    ]
+    assert preferences(trees, max_pairs=1) == preferences(trees, margin=0.375)
+    assert preferences(trees, min_visits=3) == []
+    assert len(preferences([*trees, searched(8.0, 5.9)])) == 2  # once searched twice
+    assert preferences([searched(0.0, 0.0)]) == []
+    (pair, _) = dpo.search_preferences(
+        trees,
+        [doubles.trajectory(TASK, ["go right", "go right", "take coin"])],
+        DPOConfig(pairs="planned"),
+    )
+    assert pair.better[1].state == pair.better[0].next_state == pair.worse[1].state
+    assert pair.better[1].next_state == doubles.start_state(1, 3, 4)
+
+
+class Wrong(doubles.RuleModel):
+    """Pays for walking away from the coin: a dream that must teach the opposite."""
+
+    def _one(self, query):
+        answer = super()._one(query)
+        away = query.action != doubles.plan(query.state)[0]
+        return answer._replace(reward=float(away), outcome="go")
+
+
+PLANNED = {
+    "dpo.pairs": "planned",
+    "dpo.planned.tasks": 6,
+    "dpo.planned.depth": 7,
+    "dpo.updates": 10,
+    "dpo.eval_every": 10,
+    "dpo.learning_rate": 3e-3,
+    "dpo.row_tokens": 80,
+    "policy.history": 0,
+}
+
+
+def eastern(split):
+    """Tasks whose coin lies to the right, which a tiny policy can learn."""
+    return [t for t in doubles.tasks(split) if t.options["at"] < t.options["goal"]]
+
+
+def from_search(tmp_path, monkeypatch, model):
+    """Train from a search in a dream.
+
+    Returns its pairs, the numbers, and how far the policy has come to prefer `go right`
+    over `go left` in tasks that it did not see.
+    """
+    run = made(tmp_path, **PLANNED)
+    tasks = eastern("train")[::2]
+    lost = [doubles.episode(t, LOST, name=f"lost-{t.id}") for t in tasks]
+    write_episodes(run.path("episodes.jsonl"), lost)
+    save_policy(run, "warmstart", doubles.cloned(doubles.ACTIONS, tasks[:4]))
+    monkeypatch.setattr(dpo, "load_experience", lambda *_, **__: model)
+    numbers = body(run)
+    assert not list(run.path("checkpoints").glob("*"))
+    ways = [
+        Preference(
+            task=t,
+            better=doubles.episode(t, ["go right"]).transitions,
+            worse=doubles.episode(t, ["go left"]).transitions,
+        )
+        for t in eastern("dev")
+    ]
+    start, config = load_policy(run, "warmstart"), run.config.dpo
+    turns, _ = pair_turns(start, ways, config)
+    trainer = preference_training.PreferenceTrainer(start, turns, config)
+    params = load_policy(run, "dpo").model.params
+    learnt = trainer.evaluate(trainer.init()._replace(params=params), turns)
+    return read_preferences(run.path("dpo_pairs.jsonl")), numbers, learnt
+
+
+def share_right(pairs):
+    """The share of pairs that prefer the way to the coin, whose values are known."""
+    steps = [p.better[-1] for p in pairs]
+    return np.mean([s.action == doubles.plan(s.state)[0] for s in steps])
+
+
+def test_a_policy_learns_what_a_search_in_the_dream_prefers(tmp_path, monkeypatch):
+    pairs, numbers, learnt = from_search(
+        tmp_path / "a", monkeypatch, doubles.RuleModel()
+    )
+    assert 0 < numbers["pairs"] + numbers["held_out"] <= len(pairs)
+    assert share_right(pairs) > 0.8
+    assert learnt.accuracy > 0.8
+    # The control: a dream that pays for the opposite.
+    pairs, _, control = from_search(tmp_path / "b", monkeypatch, Wrong())
+    assert share_right(pairs) < 0.2
+    assert control.accuracy < 0.5
 
 
 # --- the command -------------------------------------------------------------
