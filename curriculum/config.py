@@ -137,6 +137,31 @@ class DemonstrationStartsConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class GuidedRetriesConfig:
+    """Retries of tasks that no rollout of their group won, with guidance.
+
+    The first actions of a won episode are given, of this task or else of the most
+    similar one, and the policy goes on from there (Agent-RLVR, arXiv:2506.11425). What
+    is won so takes the place of failed rollouts in the update, as if the policy had
+    chosen all of it.
+    """
+
+    groups: int = 0
+    """Groups of an update that are tried again, at most, with as many rollouts each,
+    whose steps are counted. 0 tries none again."""
+    share: float = 0.5
+    """Share of the actions of the won episode that are given, in (0, 1): at least one,
+    and never all."""
+
+    def __post_init__(self):
+        if self.groups < 0 or not 0 < self.share < 1:
+            raise ValueError(
+                "groups must be >= 0 and share in (0, 1), got "
+                f"{self.groups} and {self.share}"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class LessonConfig:
     """How lessons follow each other."""
 
@@ -196,9 +221,15 @@ class CurriculumConfig:
     feasibility: FeasibilityConfig = FeasibilityConfig()
     step_limit: StepLimitConfig = StepLimitConfig()
     demonstration_starts: DemonstrationStartsConfig = DemonstrationStartsConfig()
+    guided_retries: GuidedRetriesConfig = GuidedRetriesConfig()
     lessons: str = "none"
     """A preset of lessons: "tools", "games" or "none"."""
     lesson: LessonConfig = LessonConfig()
+
+    @property
+    def reads_demonstrations(self) -> bool:
+        """Whether rollouts begin in won episodes, or are guided by them."""
+        return self.demonstration_starts.share > 0 or self.guided_retries.groups > 0
 
     def __post_init__(self):
         for name in ("generated_share", "uniform_share"):

@@ -34,7 +34,8 @@ class Turn(NamedTuple):
     `context` holds the ids that the turn is conditioned on. The other tuples have one
     entry for each token of the turn: `ids`, `logp` (under the sampler), `sampled`
     (False where the grammar forced the token), and `part`, 2 * phase + (first token of
-    its phase), which names the allowed-token mask that the learner must apply again.
+    its phase), which names the allowed-token mask that the learner must apply again. A
+    turn that was `given` to the policy (guidance.py) has no `logp` yet: it is 0.
     """
 
     context: tuple[int, ...]
@@ -45,6 +46,7 @@ class Turn(NamedTuple):
     action: str
     thought: str | None
     strict: bool = False
+    given: bool = False
 
     @property
     def void(self) -> bool:

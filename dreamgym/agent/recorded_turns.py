@@ -7,7 +7,7 @@ with the mask and the token types of a turn that was sampled (Turn.example)
 from collections import Counter
 from collections.abc import Sequence
 
-from dreamgym.agent.policy import Policy, Situation
+from dreamgym.agent.policy import Policy, Situation, Turn
 from worldmodel.backbone.grammar import Grammar
 from worldmodel.data.records import Task, Transition
 from worldmodel.fitting.batches import Example
@@ -52,6 +52,35 @@ def recorded_turn(
         ids=[*context, *turn],
         mask=[False] * len(context) + sampled,
         token_type=none + [2 * p + f for p, f in zip(phases, first, strict=True)],
+    )
+
+
+def given_turn(
+    policy: Policy, grammar: Grammar, situation: Situation, action: str
+) -> Turn | None:
+    """Return a given action as a turn, as if the policy had sampled it.
+
+    Its log-probabilities are 0 until they are computed. None where the policy cannot
+    write the action. See recorded_turn.
+    """
+    example = recorded_turn(policy, grammar, situation, action)
+    if example is None:
+        return None
+    size = len(policy.context(*situation[:5]))
+    sampled = tuple(map(bool, example.mask[size:]))
+    part = tuple(int(x) for x in example.token_type[size:])
+    ids = tuple(example.ids[size:])
+    logp = (0.0,) * len(ids)
+    return Turn(
+        tuple(example.ids[:size]),
+        ids,
+        logp,
+        sampled,
+        part,
+        action,
+        None,
+        policy.strict is not None,
+        given=True,
     )
 
 

@@ -79,7 +79,8 @@ def loop_steps(loop: LoopConfig, max_steps: int) -> int:
     Of the groups that may be drawn again, half are counted.
     """
     tasks = loop.tasks_per_update * (1 + loop.max_resample_rounds / 2)
-    rollouts = (tasks + loop.forks_per_update) * loop.group_size
+    retried = min(loop.curriculum.guided_retries.groups, loop.tasks_per_update)
+    rollouts = (tasks + loop.forks_per_update + retried) * loop.group_size
     steps = round(loop.updates * rollouts * max_steps)
     return min(steps, loop.max_transitions) if loop.max_transitions else steps
 

@@ -13,6 +13,7 @@ from dreamgym.agent.demonstrations import (
     draw_mixture,
     expert_episodes,
     shortened_wins,
+    without_detours,
 )
 from dreamgym.envs import base
 from dreamgym.run.directory import Run, RunError
@@ -223,9 +224,10 @@ def demonstrations(run: Run) -> tuple[list[Episode], list[Episode]]:
 def imitated_episodes(run: Run) -> list[Episode]:
     """Return the episodes that the run's policies imitate.
 
-    These are the demonstrations and, where `bc.imitate` is "won_episodes", what other
+    These are the demonstrations and, unless `bc.imitate` is "experts", what other
     actors won in further tasks of a deterministic environment: elsewhere they may have
-    been lucky. With `bc.mixture` they are drawn in shares of their kinds.
+    been lucky. "corrected" leaves the detours of the demonstrations out as well. With
+    `bc.mixture` they are drawn in shares of their kinds.
 
     Raises:
       RunError: none of the collected episodes was won, or none of a kind that has a
@@ -233,7 +235,9 @@ def imitated_episodes(run: Run) -> list[Episode]:
     """
     imitated, _ = demonstrations(run)
     deterministic = run.numbers("collect").get("deterministic", True)
-    if run.config.bc.imitate == "won_episodes" and deterministic:
+    if run.config.bc.imitate != "experts" and deterministic:
+        if run.config.bc.imitate == "corrected":
+            imitated = [without_detours(e) for e in imitated]
         expert_ids = {e.task.id for e in imitated}
         # Where an expert solved the task, a detour of random play has nothing to add.
         others = shortened_wins(read(run)[0])

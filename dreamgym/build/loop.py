@@ -241,18 +241,20 @@ def _parts(
     """Return the parts of the loop that need the run's files.
 
     Raises:
-      RunError: rollouts begin in demonstrations, and no collected episode was won.
+      RunError: rollouts begin in demonstrations, or are guided by them, and no
+        collected episode was won.
     """
+    won = []
+    if config.curriculum.reads_demonstrations:
+        won = run_episodes.imitated_episodes(run)
     parts = LoopParts(
         auxiliary=supervised(run, policy, config) if config.supervised else (),
         plan_lengths=plan_lengths(run) if progress.lessons is not None else {},
         rollout_mesh=run.rollout_mesh,
+        demonstrations=won,
     )
     if experience is None:
         return parts
-    if config.curriculum.demonstration_starts.share:
-        won = run_episodes.imitated_episodes(run)
-        parts = dataclasses.replace(parts, demonstrations=won)
     c, seed, propose = config.curriculum, run.config.seed, None
     if max_generated(
         c, config.tasks_per_update

@@ -38,7 +38,7 @@ REWARD_MODEL = "reward_model"
 PENDING = "pending"
 """The rollouts of the next update in a checkpoint, where they are made while the policy
 learns. They are kept, and not made again: memory and policy have changed since."""
-ROLLOUT_KINDS = ("started", "forked", "from_demonstrations")
+ROLLOUT_KINDS = ("started", "forked", "from_demonstrations", "guided")
 """The fields of Rollouts that a checkpoint holds."""
 
 
@@ -280,9 +280,12 @@ def batch_to_json(batch: RolloutBatch) -> dict[str, Any]:
 
 def batch_from_json(row: dict[str, Any]) -> RolloutBatch:
     """Return the rollouts of `batch_to_json`."""
-    kinds = [[_trajectory(t) for t in row[kind]] for kind in ROLLOUT_KINDS]
-    started, forked, from_demonstrations = kinds
-    rollouts = Rollouts(started, forked, from_demonstrations=from_demonstrations)
+    started, forked, from_demonstrations, guided = (
+        [_trajectory(t) for t in row.get(kind, ())] for kind in ROLLOUT_KINDS
+    )
+    rollouts = Rollouts(
+        started, forked, from_demonstrations=from_demonstrations, guided=guided
+    )
     return RolloutBatch(rollouts, row["metrics"])
 
 

@@ -17,7 +17,7 @@ ENCODERS = ("lexical", "hidden_state")
 """By what demonstrations are retrieved (worldmodel.memory.encoders)."""
 
 INITS = ("experience_model", "base_model")
-IMITATED = ("experts", "won_episodes")
+IMITATED = ("experts", "won_episodes", "corrected")
 ENVIRONMENTS = ("dream", "real")
 FLEETS = ("local", "ray")
 
@@ -305,7 +305,10 @@ class BcConfig:
     """What is imitated: "experts" (in the papers), or "won_episodes": these and, in
     tasks without one, the shortest episode that another actor won, without its invalid
     actions and loops. In an environment that is not deterministic these may have been
-    won by luck: there they are left out."""
+    won by luck: there they are left out. "corrected": "won_episodes", with the experts'
+    or, where there is none, the first ones won without invalid actions and loops, too,
+    so that a correction stands in the place of what failed (CLEANER,
+    arXiv:2601.15141)."""
     max_demonstrations: int = 1200
     """Expert episodes that are learned from, at most."""
     demonstration_share: float = 1.0

@@ -4,7 +4,11 @@ import dataclasses
 import math
 import re
 
-from curriculum.config import CurriculumConfig, DemonstrationStartsConfig
+from curriculum.config import (
+    CurriculumConfig,
+    DemonstrationStartsConfig,
+    GuidedRetriesConfig,
+)
 from dreamgym.rewards.config import PLACES, RewardConfig
 from dreamgym.rl.config import LossWeights, UpdateConfig
 
@@ -395,7 +399,7 @@ class LoopConfig:
             )
 
     def _check_starts(self):
-        """Refuse settings of starts in demonstrations that would have no effect."""
+        """Refuse settings of starts and retries that would have no effect."""
         starts = self.curriculum.demonstration_starts
         if not starts.share and starts != DemonstrationStartsConfig():
             raise ValueError(
@@ -407,6 +411,12 @@ class LoopConfig:
                 "curriculum.demonstration_starts.share leaves at least one group to a "
                 "task's start: tasks_per_update must be >= 2, got "
                 f"{self.tasks_per_update}"
+            )
+        retries = self.curriculum.guided_retries
+        if not retries.groups and retries != GuidedRetriesConfig():
+            raise ValueError(
+                "curriculum.guided_retries.groups is 0, so that nothing is tried "
+                "again: set it to >= 1, or leave guided_retries out"
             )
 
     @property

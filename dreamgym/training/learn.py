@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from dreamgym.agent.rollout import Trajectory
 from dreamgym.rl.advantages import unit_rms
 from dreamgym.rl.config import LossWeights, UpdateConfig
 from dreamgym.rl.credit import TurnGrid
@@ -62,7 +63,10 @@ def learn(
     """
     # Not the loop's generator: what it drew before depends on resampling and forks.
     rng = np.random.default_rng((seed, state.update, 1))
-    batch = TurnBatch(rollouts.all, config, forks_of(rollouts, config.group_size))
+    learned = with_policy_logp(
+        rollouts.learned(config.group_size), updater, state.policy
+    )
+    batch = TurnBatch(learned, config, forks_of(rollouts, config.group_size))
 
     # 1. Weights of the loss terms: those that the last update ended with.
     # Read from the curve, which a checkpoint holds: a resumed run goes on with the same
@@ -111,6 +115,29 @@ def learn(
     if replayed:
         row["replayed"] = float(len(replayed))
     return UpdateResult(policy, row, advantages.critic, replay)
+
+
+def with_policy_logp(
+    trajectories: Sequence[Trajectory], updater: Updater, policy: TrainState
+) -> list[Trajectory]:
+    """Return the trajectories with log p of given turns, as if the policy chose them.
+
+    Then their importance ratio is 1 before the update, as that of sampled turns is.
+    """
+    given = [x for t in trajectories for x in t.turns if x.given]
+    if not given:
+        return list(trajectories)
+    examples = updater.with_sampler_logp(policy.params, [x.example() for x in given])
+    logp = iter(
+        tuple(float(x) for x in np.asarray(e.columns["sampler_logp"])[len(x.context) :])
+        for x, e in zip(given, examples, strict=True)
+    )
+    return [
+        t._replace(
+            turns=tuple(x._replace(logp=next(logp)) if x.given else x for x in t.turns)
+        )
+        for t in trajectories
+    ]
 
 
 def _advantages(

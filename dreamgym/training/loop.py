@@ -149,17 +149,21 @@ def _check_parts(
 
     Raises:
       ValueError: forks, or starts in demonstrations, in an environment that cannot be
-        set back to a state, or such starts without demonstrations; a `rollout_lag` of
-        more than 1, on several devices that roll out and learn, or where
-        `parts.steps_left` limits the steps; a device of `parts.rollout_mesh` learns.
+        set back to a state; such starts, or guided retries, without demonstrations; a
+        `rollout_lag` of more than 1, on several devices that roll out and learn, or
+        where `parts.steps_left` limits the steps; a device of `parts.rollout_mesh`
+        learns.
     """
     if config.goes_back and as_restorable(envs) is None:
         raise ValueError(
             "forks and starts in demonstrations need an environment that can go back, "
             "which only the dream can"
         )
-    if config.curriculum.demonstration_starts.share and not parts.demonstrations:
-        raise ValueError("starts in demonstrations need demonstrations, got none")
+    if config.curriculum.reads_demonstrations and not parts.demonstrations:
+        raise ValueError(
+            "starts in demonstrations, and guided retries, need demonstrations, got "
+            "none"
+        )
     _check_lag(rollout_lag, policy, parts)
     if parts.rollout_mesh is not None:
         leaves = jax.tree.leaves(policy.model.params)
@@ -255,6 +259,7 @@ class _Collector:
             source=f"update{state.update}",
             mixture=batch.mixture,
             demonstration_starts=batch.demonstration_starts,
+            demonstrations=parts.demonstrations,
             max_groups=lambda: _affordable_groups(config, parts, max_steps),
             show=functools.partial(self._progress, state.update),
         )
@@ -316,7 +321,8 @@ def _staleness(
     updater: Updater, state: TrainingState, rollouts: Rollouts, is_stale: bool
 ) -> dict[str, float]:
     """Return how old the policy is that sampled the rollouts, in updates and in KL."""
-    turns = [x for t in rollouts.all if t.error is None for x in t.turns]
+    scored = (t for t in rollouts.all if t.error is None)
+    turns = [x for t in scored for x in t.turns if not x.given]
     if not turns:
         return {"rollout_lag": float(is_stale)}
     count = min(STALENESS_TURNS, len(turns))

@@ -32,7 +32,8 @@ def rollout_metrics(rollouts: Rollouts, config: LoopConfig) -> dict[str, float]:
     where they exceed `return` and `episode_length`, what is left out is what went well.
     `success_at_least` and `success_at_most` are what `success` would be if all of these
     had been lost, or won: so large is the bias of leaving them out at most.
-    `void_turn_share` is the share of rollouts with a void turn.
+    `void_turn_share` is the share of rollouts with a void turn. `guided_success` is the
+    success of scored guided retries.
     """
     rows = rollouts.started
     scored = [t for t in rows if t.error is None]
@@ -40,7 +41,8 @@ def rollout_metrics(rollouts: Rollouts, config: LoopConfig) -> dict[str, float]:
     steps = [x for t in rows for x in t.episode.transitions]
     invalid = [x.invalid for x in steps if x.invalid is not None]
     reasons = Counter(t.error.partition(":")[0] for t in rows if t.error)
-    tokens = [sum(x.sampled) for t in rollouts.all for x in t.turns]
+    turns = (x for t in rollouts.all for x in t.turns)
+    tokens = [sum(x.sampled) for x in turns if not x.given]
     informative = [
         is_informative(group) for group in groups_of(rows, config.group_size)
     ]
@@ -66,6 +68,10 @@ def rollout_metrics(rollouts: Rollouts, config: LoopConfig) -> dict[str, float]:
         out["invalid_action_share"] = _mean(invalid)
     if rollouts.forked:
         out["forks"] = float(len(rollouts.forked))
+    if rollouts.guided:
+        won = [bool(t.episode.success) for t in rollouts.guided if t.error is None]
+        out["guided_rollouts"] = float(len(rollouts.guided))
+        out["guided_success"] = _mean(won)
     if config.drop_void_turns:
         out["void_turn_share"] = _mean([t.has_void_turn for t in rollouts.all])
     out |= {f"unscored/{reason}": float(n) for reason, n in reasons.items()}

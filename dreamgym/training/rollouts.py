@@ -1,7 +1,8 @@
 """Collection of the rollouts of one update.
 
 tasks -> a group of rollouts for each -> further tasks where the rollouts of a group end
-alike -> forks of states on the way -> rewards from other sources, where they are set.
+alike -> forks of states on the way, and guided retries of what was lost -> rewards from
+other sources, where they are set.
 """
 
 import dataclasses
@@ -16,6 +17,7 @@ import numpy as np
 
 from curriculum import sampler
 from curriculum.pool import TaskPool, TaskQuota
+from dreamgym.agent.guidance import GuidedPolicy, guiding_actions
 from dreamgym.agent.policy import Policy, Turn
 from dreamgym.agent.rollout import Trajectory, rollout
 from dreamgym.envs.base import LOW_CONFIDENCE
@@ -41,7 +43,8 @@ class Rollouts(NamedTuple):
     """The rollouts of an update, in consecutive groups of `group_size`.
 
     `started` begin where their task begins, `forked` in a state on the way, and
-    `from_demonstrations` in a state of a demonstration.
+    `from_demonstrations` in a state of a demonstration. `guided` are retries of tasks
+    that no started rollout won, whose first actions were given.
     `reward_metrics` says where their rewards come from, once they are rescored.
     """
 
@@ -49,11 +52,32 @@ class Rollouts(NamedTuple):
     forked: list[Trajectory]
     reward_metrics: Mapping[str, float] = MappingProxyType({})
     from_demonstrations: Sequence[Trajectory] = ()
+    guided: Sequence[Trajectory] = ()
 
     @property
     def all(self) -> list[Trajectory]:
         """The started, the forked and the other rollouts, in this order."""
-        return [*self.started, *self.forked, *self.from_demonstrations]
+        unguided = (*self.started, *self.forked, *self.from_demonstrations)
+        return [*unguided, *self.guided]
+
+    def learned(self, size: int) -> list[Trajectory]:
+        """Return what an update learns from: all but the guided rollouts.
+
+        In a group whose task was won with guidance, won guided rollouts stand in the
+        places of the last lost ones, in at most half of them: what is left is what they
+        are compared with.
+        """
+        out = [*self.started, *self.forked, *self.from_demonstrations]
+        wins: dict[str, list[Trajectory]] = {}
+        for t in self.guided:
+            if t.error is None and t.episode.success:
+                wins.setdefault(t.episode.task.id, []).append(t)
+        for number, group in enumerate(groups_of(self.started, size)):
+            if is_lost(group):
+                won = wins.pop(group[0].episode.task.id, [])[: max(size // 2, 1)]
+                end = (number + 1) * size
+                out[end - len(won) : end] = won
+        return out
 
 
 def collect_rollouts(
@@ -68,6 +92,7 @@ def collect_rollouts(
     source: str,
     mixture: Sequence[TaskQuota] = (),
     demonstration_starts: Sequence[Snapshot] = (),
+    demonstrations: Sequence[Episode] = (),
     max_groups: Callable[[], int] = lambda: sys.maxsize,
     show: Callable[[int, int], None] | None = None,
 ) -> Rollouts:
@@ -76,16 +101,20 @@ def collect_rollouts(
     Each uninformative group is followed by a group of another task of the same
     `mixture`, in at most `config.max_resample_rounds` rounds (dynamic sampling,
     arXiv:2503.14476), as far as `max_groups` more may be rolled out. A group begins in
-    each of the `demonstration_starts`. `source` names the episodes' origin in their
-    records.
+    each of the `demonstration_starts`. Tasks that were lost are tried again with
+    guidance from `demonstrations`, as far as the settings and `max_groups` allow it.
+    `source` names the episodes' origin in their records.
     """
-    size = config.group_size
+    size, retries = config.group_size, config.curriculum.guided_retries
 
     def collect(
-        starts: Sequence[Task | Snapshot], suffix: str, key: jax.Array
+        starts: Sequence[Task | Snapshot],
+        suffix: str,
+        key: jax.Array,
+        player: Policy = policy,
     ) -> list[Trajectory]:
         return rollout(
-            policy,
+            player,
             envs,
             [start for start in starts for _ in range(size)],
             key=key,
@@ -115,14 +144,21 @@ def collect_rollouts(
         started = [*started, *last_round]
     starts = fork_points(started, config, rng)
     forked = collect(starts, "-fork", jax.random.fold_in(key, 0)) if starts else []
-    if not demonstration_starts:
-        return Rollouts(started, forked)
-    # Rounds of other tasks have the numbers before this one.
-    start_key = jax.random.fold_in(key, config.max_resample_rounds + 1)
+    # Rounds of other tasks have the numbers before these.
+    number = config.max_resample_rounds
+    from_demonstrations: list[Trajectory] = []
+    if demonstration_starts:
+        start_key = jax.random.fold_in(key, number + 1)
+        from_demonstrations = collect(demonstration_starts, "-demonstration", start_key)
+    guided: list[Trajectory] = []
+    lost = lost_tasks(started, size) if retries.groups else []
+    if actions := guiding_actions(lost, demonstrations, retries.share):
+        tasks = [t for t in lost if t.id in actions]
+        tasks = tasks[: min(retries.groups, max_groups())]
+        retry_key = jax.random.fold_in(key, number + 2)
+        guided = collect(tasks, "-guided", retry_key, GuidedPolicy(policy, actions))
     return Rollouts(
-        started,
-        forked,
-        from_demonstrations=collect(demonstration_starts, "-demonstration", start_key),
+        started, forked, from_demonstrations=from_demonstrations, guided=guided
     )
 
 
@@ -205,11 +241,13 @@ def _replaced(
     """Return the rollouts with others in their place, in the order of `all`."""
     first = len(rollouts.started)
     second = first + len(rollouts.forked)
+    third = second + len(rollouts.from_demonstrations)
     return Rollouts(
         list(trajectories[:first]),
         list(trajectories[first:second]),
         reward_metrics,
-        trajectories[second:],
+        trajectories[second:third],
+        trajectories[third:],
     )
 
 
@@ -246,6 +284,18 @@ def groups_of(rows: Sequence[Trajectory], size: int) -> Iterator[Sequence[Trajec
 def is_informative(group: Sequence[Trajectory]) -> bool:
     """Return whether some scored rollouts of the group succeeded and others failed."""
     return len({bool(t.episode.success) for t in group if t.error is None}) > 1
+
+
+def is_lost(group: Sequence[Trajectory]) -> bool:
+    """Return whether rollouts of a group were scored, and none of them succeeded."""
+    return {bool(t.episode.success) for t in group if t.error is None} == {False}
+
+
+def lost_tasks(rows: Sequence[Trajectory], size: int) -> list[Task]:
+    """Return the tasks of the groups of rollouts that were lost, each once."""
+    groups = groups_of(rows, size)
+    tasks = [group[0].episode.task for group in groups if is_lost(group)]
+    return list({t.id: t for t in tasks}.values())
 
 
 def fork_points(

@@ -119,7 +119,8 @@ class LoopParts:
     still sees the environment's. `reward_refit` refits the reward model that `score`
     uses; the state holds its weights. `plan_lengths` are lengths of known plans by task
     id, for the lessons of the curriculum. `demonstrations` are won episodes, in which
-    some rollouts begin (DemonstrationStartsConfig). `steps_left` returns how many steps
+    some rollouts begin (DemonstrationStartsConfig), or by which lost ones are guided
+    (GuidedRetriesConfig). `steps_left` returns how many steps
     of the real environment rollouts may still take; training ends where they do not
     suffice for a group. `rollout_mesh` are devices that roll out and do not learn: the
     policy that acts is copied to them, and the experience model lies there.

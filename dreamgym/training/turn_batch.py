@@ -36,8 +36,8 @@ class TurnBatch:
     sampled in them. `success` is true for successful episodes, `scored` where the
     outcome is known and the episode enters the update, and `aborted` where the rollout
     was ended for low confidence of the experience model; `reached_limit` where it is
-    scored and ended at the step limit. `forks` say which of them begin on the way of
-    others.
+    scored and ended at the step limit. `guided` is true where turns were given to the
+    policy. `forks` say which of them begin on the way of others.
     """
 
     def __init__(
@@ -76,6 +76,7 @@ class TurnBatch:
         last = [t.episode.transitions[-1] for t in trajectories]
         at_limit = [t.truncated and not t.terminated for t in last]
         self.reached_limit = self.scored & ~self.success & np.array(at_limit)
+        self.guided = np.array([any(x.given for x in t.turns) for t in trajectories])
         self.examples = [
             turn.example(weight)
             for turn, weight in zip(
@@ -104,22 +105,22 @@ class TurnBatch:
 
         That is discount**turn in the first `started` episodes, those that begin at
         their task's start, divided by the number of episodes and normalised (Kakade and
-        Langford, 2002), and 0 in forks. Advantages weighted by it add up to
-        (1 - discount) times the gain in an episode's return. Without a discount there
-        is no such sum, and all turns of these episodes count equally.
+        Langford, 2002), and 0 in forks and in guided episodes, which the policy would
+        not have visited. Advantages weighted by it add up to (1 - discount) times the
+        gain in an episode's return. Without a discount there is no such sum, and all
+        turns of these episodes count equally.
         """
         discount = self.config.update.discount
+        visited = (np.arange(len(self.length)) < started) & ~self.guided
         if discount == 1.0:
-            turns = max(self.length[:started].sum(), 1)
-            return np.concatenate(
-                [np.full(n, (i < started) / turns) for i, n in enumerate(self.length)]
-            )
-        episodes = (self.scored | self.aborted)[:started].sum()
+            turns = max(self.length[visited].sum(), 1)
+            return np.repeat(visited / turns, self.length)
+        episodes = ((self.scored | self.aborted) & visited).sum()
         scale = (1.0 - discount) / max(episodes, 1)
         return np.concatenate(
             [
-                (i < started) * scale * discount ** np.arange(n)
-                for i, n in enumerate(self.length)
+                v * scale * discount ** np.arange(n)
+                for v, n in zip(visited, self.length, strict=True)
             ]
         )
 

@@ -18,6 +18,7 @@ from dreamgym.agent.demonstrations import (
     valid_steps,
     without_detours,
 )
+from dreamgym.agent.early_experience import examples as early
 from dreamgym.build.episodes import demonstrations, imitated_episodes
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run, RunError
@@ -50,6 +51,18 @@ def test_loops_and_invalid_actions_are_left_out():
 def test_an_expert_episode_has_no_detours():
     expert = doubles.expert(TASK)
     assert without_detours(expert) == expert
+
+
+def test_a_correction_takes_the_place_of_what_was_refused():
+    """CLEANER in effect: what is imitated has no trace of the failure before it."""
+    erring = played("fly", "go right", "swim", "fly", "go right", "take coin")
+    assert "said unknown action" in erring.transitions[1].state
+    policy = doubles.policy()
+    wanted = early.bc_examples(policy, [played("go right", "go right", "take coin")])
+    imitated = early.bc_examples(policy, shortened_wins([erring]))
+    assert [list(e.ids) for e in imitated] == [list(e.ids) for e in wanted]
+    raw = early.bc_examples(policy, [erring])
+    assert len(raw) == 6  # the refusals would be imitated, and be read by corrections
 
 
 @hypothesis.given(
@@ -213,3 +226,23 @@ def test_policies_imitate_what_others_won_in_tasks_without_an_expert(tmp_path):
     with Run(tmp_path / "alone", alone) as run:
         run.stage("collect", lambda: collect.body(run))
         assert imitated_episodes(run) == demonstrations(run)[0]
+
+
+def test_recorded_wins_are_corrected_where_the_settings_say_so(tmp_path):
+    """Recorded agents have no expert: their own first wins are imitated as they are."""
+    erring = played("fly", "go right", "go right", "take coin", source="agent")
+    for imitate, expected in (
+        ("won_episodes", ["fly", "go right", "go right", "take coin"]),
+        ("corrected", ["go right", "go right", "take coin"]),
+    ):
+        settings = {"env.id": "", "bc.imitate": imitate}
+        with Run(tmp_path / imitate, preset("tiny", settings)) as run:
+            write_episodes(run.path("episodes.jsonl"), [erring])
+            write_episodes(run.path("dev.jsonl"), [doubles.expert(TASK)])
+            run.mark("collect", {"deterministic": True})
+            (episode,) = imitated_episodes(run)
+            assert actions_of(episode) == expected
+            # What is branched has to be played again as it was.
+            assert actions_of(demonstrations(run)[0][0]) == actions_of(erring)
+            run.mark("collect", {"deterministic": False})
+            assert actions_of(imitated_episodes(run)[0]) == actions_of(erring)

@@ -7,6 +7,7 @@ import pytest
 from curriculum.config import (
     DemonstrationStartsConfig,
     FeasibilityConfig,
+    GuidedRetriesConfig,
     StepLimitConfig,
     ValueConfig,
 )
@@ -198,6 +199,26 @@ def episodes(run):
     dev = [doubles.expert(t) for t in doubles.tasks("dev")[:2]]
     write_episodes(run.path("dev.jsonl"), dev)
     return some
+
+
+def test_lost_tasks_are_guided_by_what_the_run_won(tmp_path, monkeypatch):
+    """And a loop that was interrupted goes on bit for bit."""
+    retries = GuidedRetriesConfig(groups=2, share=0.7)
+    curriculum = dataclasses.replace(LOOP.curriculum, guided_retries=retries)
+    config = dataclasses.replace(LOOP, tasks_per_update=4, curriculum=curriculum)
+    run, _, go = start(tmp_path / "whole", config)
+    episodes(run)
+    policy, whole = go()
+    rows = [row for row in whole.curve if "guided_rollouts" in row]
+    assert {row["guided_rollouts"] for row in rows} <= {8.0, 16.0}
+    assert max(row["guided_success"] for row in rows) > 0.0
+    run, _, go = start(tmp_path / "two", config)
+    episodes(run)
+    stop_after(1, go, monkeypatch)
+    *_, again = start(tmp_path / "two", config)
+    other, progress = again()
+    assert progress.curve == whole.curve
+    assert same(other.model.params, policy.model.params)
 
 
 def test_rollouts_begin_in_what_the_run_won(tmp_path):

@@ -275,8 +275,14 @@ def test_a_batch_in_a_checkpoint_is_read_as_it_was():
         past_states=(("at 0", "no coin"),),
     )
     broken = doubles.trajectory(task, ["go left"], error="dream: no reply")
+    given = tuple(turn._replace(given=True) for turn in plain.turns)
     batch = RolloutBatch(
-        Rollouts([plain, broken], [rich], from_demonstrations=[plain]),
+        Rollouts(
+            [plain, broken],
+            [rich],
+            from_demonstrations=[plain],
+            guided=[plain._replace(turns=given)],
+        ),
         {"step_limit": 9},
     )
     text = json.dumps(batch_to_json(batch))
