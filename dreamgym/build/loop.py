@@ -103,9 +103,10 @@ def reinforce(
     start = _initial_state(
         run, updater, critic, tasks, config, keep_best=probe is not None
     )
-    total, unit, stage = config.updates, "update", "train"
+    total, unit = config.updates, "update"
     if budget is not None:
-        total, unit, stage = budget, "step", "transfer"
+        total, unit = budget, "step"
+    stage = "train" if name == "dream" else "transfer"
 
     def position(state: TrainingState) -> int:
         return state.update if budget is None else state.transitions

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from curriculum.config import CurriculumConfig
 from dreamgym.agent.config import BranchConfig, CollectConfig, PlanConfig
+from dreamgym.config.fine_tuning import TransferConfig
 from dreamgym.config.overrides import changed_by
 from dreamgym.config.settings import RunConfig
 from dreamgym.config.stages import (
@@ -21,7 +22,6 @@ from dreamgym.config.stages import (
     PretrainConfig,
     ServerConfig,
     TrainConfig,
-    TransferConfig,
 )
 from dreamgym.rl.config import ALGORITHMS, UpdateConfig
 from dreamgym.training.config import LoopConfig, MonitorConfig

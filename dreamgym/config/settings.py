@@ -11,6 +11,7 @@ from dreamgym.agent.config import (
     WarmstartConfig,
 )
 from dreamgym.config.budget import BudgetConfig
+from dreamgym.config.fine_tuning import TransferConfig
 from dreamgym.config.overrides import digest_of
 from dreamgym.config.shapes import MODELS
 from dreamgym.config.stages import (
@@ -25,7 +26,6 @@ from dreamgym.config.stages import (
     PretrainConfig,
     ServerConfig,
     TrainConfig,
-    TransferConfig,
     UncertaintyConfig,
 )
 from dreamgym.rewards.reward_model_config import RewardModelConfig

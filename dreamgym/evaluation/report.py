@@ -100,14 +100,22 @@ def _rounds(results: dict[str, Any]) -> list[str]:
         for number, row in enumerate(rows, 1):
             line = (
                 f"- {name}, round {number}: {row['real_transitions']:,} real steps of "
-                f"fine-tuning so far, {row['real_demonstrations']} tasks won in "
-                "reality since the collection began"
+                "fine-tuning so far"
             )
+            if "real_demonstrations" in row:
+                line += (
+                    f", {row['real_demonstrations']} tasks won in reality since the "
+                    "collection began"
+                )
+            if "real_success" in row:
+                line += f", {percentage(row['real_success'])} of its episodes won"
             if "exact_predictable" in row:
                 line += (
                     f", {percentage(row['exact_predictable'])} of predictable next "
                     "states right after the refit"
                 )
+            if "dreamed_success" in row:
+                line += f", {percentage(row['dreamed_success'])} won in the dream"
             if "dreamed_demonstrations" in row:
                 line += f", {row['dreamed_demonstrations']} more in the dream"
             out.append(line)

@@ -292,10 +292,15 @@ def is_lost(group: Sequence[Trajectory]) -> bool:
 
 
 def lost_tasks(rows: Sequence[Trajectory], size: int) -> list[Task]:
-    """Return the tasks of the groups of rollouts that were lost, each once."""
+    """Return the tasks of lost groups that no rollout won, each once.
+
+    A task may have several groups; one that was won in another of them is not lost, and
+    has forks.
+    """
+    won = {t.episode.task.id for t in rows if t.error is None and t.episode.success}
     groups = groups_of(rows, size)
     tasks = [group[0].episode.task for group in groups if is_lost(group)]
-    return list({t.id: t for t in tasks}.values())
+    return list({t.id: t for t in tasks if t.id not in won}.values())
 
 
 def fork_points(

@@ -59,22 +59,24 @@ def iterate(
     model_folder = remedy_folder(run) if dreams else ""
     for number in range(1, c.transfer.iteration.rounds + 1):
         folder = f"{name}/round-{number}"
-        limit = steps * number // c.transfer.iteration.rounds - _transitions(played)
+        limit = steps * number // c.transfer.iteration.rounds - count_transitions(
+            played
+        )
         won = [*collected, *shortened_wins(played)]
         player: Policy | PlanningPolicy = policy
         if dreams:
             player = planning_policy(
                 run, policy, c.transfer.iteration.plan, stage=name, folder=model_folder
             )
-        played = _play(run, folder, player, _unsolved(tasks, won), played, limit)
+        played = play_round(run, folder, player, _unsolved(tasks, won), played, limit)
         won = [*collected, *shortened_wins(played)]
         row: dict[str, Any] = {
-            "real_transitions": _transitions(played),
+            "real_transitions": count_transitions(played),
             "real_demonstrations": len({e.task.id for e in won}),
         }
         if dreams:
             if c.transfer.iteration.refit_share and can_refit(run):
-                row |= _refit(run, folder, model_folder)
+                row |= refit_round(run, folder, model_folder)
                 model_folder = folder
             unsolved = _unsolved(tasks, won)
             if unsolved:  # else all are won, and nothing is left to dream of
@@ -99,7 +101,8 @@ def _text(row: dict[str, Any]) -> str:
     return "  ".join(f"{key} {value:.3g}" for key, value in row.items())
 
 
-def _transitions(episodes: Sequence[Episode]) -> int:
+def count_transitions(episodes: Sequence[Episode]) -> int:
+    """Return how many steps the episodes have."""
     return sum(len(e.transitions) for e in episodes)
 
 
@@ -108,7 +111,7 @@ def _unsolved(tasks: Sequence[Task], won: Sequence[Episode]) -> list[Task]:
     return [t for t in tasks if t.id not in solved]
 
 
-def _play(
+def play_round(
     run: Run,
     folder: str,
     policy: Policy | PlanningPolicy,
@@ -160,8 +163,12 @@ def _play(
     return played
 
 
-def _refit(run: Run, folder: str, start: str) -> dict[str, float]:
-    """Fit the experience model further; return how much of its scorecard is right."""
+def refit_round(run: Run, folder: str, start: str) -> dict[str, float]:
+    """Fit the experience model further; return how much of its scorecard is right.
+
+    What was played is in the folder's episodes.jsonl; `start` is the folder of the
+    model that the fit starts from. A round that was refitted is not refitted again.
+    """
     if not run.path(f"{folder}/fidelity.json").is_file():
         name, share = f"{folder}-experience", run.config.transfer.iteration.refit_share
         refit(run, folder, name, share, start=start)

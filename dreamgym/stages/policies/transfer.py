@@ -1,6 +1,7 @@
 """Stages: real fine-tuning of the dream's policy, and its controls.
 
-s2r: the loop on the real environment from dream. real_only: the same from warmstart.
+s2r: the loop on the real environment from dream, or rounds of real play, a refit and
+the loop in the refitted dream. real_only: the same from warmstart.
 real_only_total: from warmstart, with the collected transitions as extra budget. What
 was trained is kept where it is better on real dev games than what it began at; where it
 imitates more real wins, unless these games speak clearly against it.
@@ -13,6 +14,7 @@ from typing import Any
 from dreamgym.agent.policy import Policy
 from dreamgym.build import episodes as run_episodes
 from dreamgym.build.costs import (
+    DREAMED_STEP,
     REAL_STEP,
     dev_games,
     dream_cost,
@@ -31,6 +33,7 @@ from dreamgym.build.real.dev_choice import (
     nothing_to_gain,
     player_of,
 )
+from dreamgym.build.real.dream_rounds import dream_rounds
 from dreamgym.build.real.real_iteration import iterate
 from dreamgym.build.real.step_limit import step_limit
 from dreamgym.config.budget import division
@@ -63,7 +66,7 @@ def body(run: Run, name: str, start: str) -> dict[str, Any]:
         games = environments.dev_game_steps(run, player, name, later=later)
         budget = run.real_steps.limit - games
         minimum, unit = 1, "an episode"
-        if not _iterates(run):
+        if not (_iterates(run) or _trains_in_dream(run, start)):
             minimum, unit = loop.group_size, "a group of rollouts"
         if budget < minimum * step_limit(run):
             return _not_tuned(run, name, start, policy, unit)
@@ -81,11 +84,14 @@ def body(run: Run, name: str, start: str) -> dict[str, Any]:
             dreams=start == "dream" and run.numbers("expert_iteration")["rounds"] > 0,
         )
         save_policy(run, name, tuned)
+    elif _trains_in_dream(run, start):
+        tuned, numbers = dream_rounds(run, name, policy, steps=budget)
+        save_policy(run, name, tuned)
     else:
         tuned, numbers = _reinforce(run, name, policy, budget, reserve)
-    rounds = numbers.get("rounds", [])
-    new_wins = bool(rounds) and (
-        rounds[-1]["real_demonstrations"] > numbers["collected_demonstrations"]
+    new_wins = "collected_demonstrations" in numbers and (
+        numbers["rounds"][-1]["real_demonstrations"]
+        > numbers["collected_demonstrations"]
     )
     choice = _better_policy(run, name, start, policy, tuned, new_wins=new_wins)
     run.drop(f"checkpoints/{name}")
@@ -97,6 +103,16 @@ def _iterates(run: Run) -> bool:
     if run.config.transfer.method != "expert_iteration":
         return False
     return run.numbers("collect").get("deterministic", True)
+
+
+def _trains_in_dream(run: Run, start: str) -> bool:
+    """Return whether fine-tuning is by updates in a dream that is refitted."""
+    c = run.config
+    if start != "dream" or c.transfer.method != "dream_updates":
+        return False
+    check = run.numbers("dream_check")
+    refused = check.get("refused") and not check["forced"]
+    return c.train.environment == "dream" and not refused
 
 
 def _reinforce(
@@ -174,10 +190,29 @@ def cost(config: RunConfig, workload: Workload, name: str) -> Cost:
         part = _iteration_cost(config, workload, budget, dreams=name == "s2r")
         seconds = part.seconds + budget * workload.timings.step + games
         return part._replace(seconds=seconds, disk=workload.model_bytes)
+    if config.transfer.method == "dream_updates" and name == "s2r":
+        return _dream_rounds_cost(config, workload, budget, games)
     steps = min(budget, loop_steps(config.transfer, workload.max_steps))
     seconds = steps * (REAL_STEP * workload.timings.update + workload.timings.step)
     return Cost(
         seconds + refit_seconds(config.transfer, workload) + games,
+        compile_seconds=30,
+        memory=loop_memory(config.transfer, workload),
+        disk=workload.model_bytes,
+    )
+
+
+def _dream_rounds_cost(
+    config: RunConfig, workload: Workload, budget: int, games: float
+) -> Cost:
+    """Return what real play, the refits and the updates in the dream take."""
+    rounds, timings = config.transfer.iteration.rounds, workload.timings
+    refits = config.transfer.iteration.refit_share * config.pretrain.fit.steps
+    fit = workload.fit(1.1 * rounds * refits)
+    steps = rounds * loop_steps(config.transfer, workload.max_steps)
+    seconds = budget * timings.step + DREAMED_STEP * steps * timings.update + games
+    return Cost(
+        fit.seconds + seconds + rounds * refit_seconds(config.transfer, workload),
         compile_seconds=30,
         memory=loop_memory(config.transfer, workload),
         disk=workload.model_bytes,

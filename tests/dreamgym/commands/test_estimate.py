@@ -405,6 +405,21 @@ def test_a_plan_costs_what_it_dreams_wherever_it_is_made(group, costly):
         assert games >= 0
 
 
+def test_rounds_of_updates_in_the_dream_cost_their_refits_and_dreams():
+    base = {"transfer.method": "dream_updates"}
+    one, two, three = (
+        estimate_run(
+            preset("tiny", base | {"transfer.iteration.rounds": rounds}),
+            MICRO,
+            fine_tune=True,
+        ).seconds
+        for rounds in (1, 2, 3)
+    )
+    assert 0 < one["s2r"] < two["s2r"]
+    assert three["s2r"] - two["s2r"] == pytest.approx(two["s2r"] - one["s2r"])
+    assert one["real_only"] == three["real_only"]  # the control has no dream
+
+
 def test_pairs_of_a_search_cost_what_it_dreams():
     two, four, six = (
         estimate_run(

@@ -86,6 +86,15 @@ def test_a_run_without_real_stages_says_so():
     assert report.table(empty).strip() == "real stages skipped: why"
 
 
+def test_rounds_of_updates_in_the_dream_say_what_was_won():
+    row = {"real_transitions": 1500, "real_success": 0.25, "dreamed_success": 0.5}
+    text = report.table(results() | {"rounds": {"s2r": [row | {"updates": 3}]}})
+    assert (
+        "s2r, round 1: 1,500 real steps of fine-tuning so far, 25.0 % of its episodes "
+        "won, 50.0 % won in the dream" in text
+    )
+
+
 def test_each_round_of_fine_tuning_has_a_line():
     rounds = [
         {"real_transitions": 1486, "real_demonstrations": 273},

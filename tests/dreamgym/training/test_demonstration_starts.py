@@ -9,7 +9,7 @@ import pytest
 from curriculum.config import DemonstrationStartsConfig
 from curriculum.sampler import pool_of
 from dreamgym import training
-from dreamgym.config.stages import TransferConfig
+from dreamgym.config.fine_tuning import TransferConfig
 from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.envs.vector import VectorEnv
 from dreamgym.training import LoopParts, TrainingState

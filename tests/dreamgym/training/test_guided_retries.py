@@ -62,6 +62,8 @@ def test_a_group_is_lost_if_some_are_scored_and_none_won():
     assert lost_tasks(rows, 2) == [TASK]
     assert lost_tasks([lost(error="broke")] * 2, 2) == []
     assert lost_tasks([lost()] * 4, 2) == [TASK]
+    # A task may have two groups: won in one of them, it is not lost.
+    assert lost_tasks([lost(), lost(), won_by_itself(TASK), lost()], 2) == []
 
 
 def test_won_retries_take_the_places_of_lost_rollouts():

@@ -194,6 +194,8 @@ def test_without_dev_games_what_was_trained_is_kept(tmp_path):
         ("expert_iteration", True, 9, "an episode"),
         ("expert_iteration", True, 10, None),
         ("expert_iteration", False, 39, "a group of rollouts"),  # updates in its place
+        ("dream_updates", False, 9, "an episode"),
+        ("dream_updates", False, 10, None),
     ],
 )
 def test_a_policy_is_fine_tuned_where_the_budget_pays_for_what_the_method_plays(
@@ -209,6 +211,7 @@ def test_a_policy_is_fine_tuned_where_the_budget_pays_for_what_the_method_plays(
     before, after = (doubles.policy(seed=seed) for seed in (1, 2))
     monkeypatch.setattr(transfer, "iterate", lambda *_, **__: (after, {}))
     monkeypatch.setattr(transfer, "_reinforce", lambda *_: (after, {}))
+    monkeypatch.setattr(transfer, "dream_rounds", lambda *_, **__: (after, {}))
     with Run(tmp_path, preset("tiny", settings)) as run:
         run.mark("collect", {"real_transitions": 400, "deterministic": deterministic})
         run.mark("train", {"kept": "dream"})
@@ -224,6 +227,54 @@ def test_a_policy_is_fine_tuned_where_the_budget_pays_for_what_the_method_plays(
     assert "not fine-tuned" in capsys.readouterr().err
     model, _ = load_model(run.path("policies/s2r"))
     assert helpers.distance(model.params, before.model.params) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "environment", "refused", "dreams"),
+    [
+        ("s2r", "dream", False, True),
+        ("s2r", "dream", True, False),
+        ("s2r", "real", False, False),
+        ("real_only", "dream", False, False),  # the control has no dream
+    ],
+)
+def test_updates_in_a_refitted_dream_are_for_a_policy_of_the_dream(
+    tmp_path, monkeypatch, name, environment, refused, dreams
+):
+    settings = {
+        "env.id": "tests.doubles:Corridor",
+        "transfer.method": "dream_updates",
+        "train.environment": environment,
+        "train.monitor.real_eval_every": 0,
+    }
+    start = "dream" if name == "s2r" else "warmstart"
+    tuned, calls = doubles.policy(seed=2), []
+
+    def rounds(run, name, policy, *, steps):
+        del run, policy
+        calls.append(("dream", name, steps))
+        return tuned, {"rounds": [{"real_transitions": steps}], "updates": 3}
+
+    def real(run, name, policy, budget, reserve):
+        del run, policy, reserve
+        calls.append(("real", name, budget))
+        return tuned, {"updates": 1}
+
+    monkeypatch.setattr(transfer, "dream_rounds", rounds)
+    monkeypatch.setattr(transfer, "_reinforce", real)
+    with Run(tmp_path, preset("tiny", settings)) as run:
+        run.mark("collect", {"real_transitions": 400, "deterministic": True})
+        run.mark("dream_check", {"refused": "wrong" * refused, "forced": False})
+        for policy in ("dream", "warmstart"):
+            run.mark({"dream": "train"}.get(policy, policy), {"kept": policy})
+            save_policy(run, policy, doubles.policy(seed=1))
+        view = StageView(run, STAGES[name], STAGES)  # refuses undeclared settings
+        numbers = transfer.body(view, name, start)
+    assert calls == [("dream" if dreams else "real", name, 100)]
+    assert numbers["updates"] == (3 if dreams else 1)
+    if dreams:
+        model, _ = load_model(run.path(f"policies/{name}"))
+        assert helpers.distance(model.params, tuned.model.params) == 0.0
 
 
 @pytest.mark.parametrize(
