@@ -38,14 +38,14 @@ def guiding_actions(
         return {}
     encoder = Lexical()
 
-    def vectors(some: Sequence[Task]) -> np.ndarray:
-        return encoder.encode([(t.initial_state, t.instruction) for t in some])
+    def vectors(group: Sequence[Task]) -> np.ndarray:
+        return encoder.encode([(t.initial_state, t.instruction) for t in group])
 
     nearest = np.argmax(vectors(tasks) @ vectors([e.task for e in episodes]).T, axis=1)
     out: dict[str, tuple[str, ...]] = {}
     for task, place in zip(tasks, nearest, strict=True):
-        own = shortest.get(task.id)
-        steps = (episodes[place] if own is None else own).transitions
+        same_task = shortest.get(task.id)
+        steps = (episodes[place] if same_task is None else same_task).transitions
         count = min(max(round(share * len(steps)), 1), len(steps) - 1)
         if count:
             out[task.id] = tuple(t.action for t in steps[:count])
@@ -86,11 +86,11 @@ class GuidedPolicy(Policy):
         if rows:
             index = np.zeros(bucket(len(rows)), np.int32)  # few shapes are compiled
             index[: len(rows)] = rows
-            own = self._policy.act(
+            sampled = self._policy.act(
                 [situations[i] for i in rows],
                 keys[jnp.asarray(index)],
                 temperature=temperature,
             )
-            for i, turn in zip(rows, own, strict=True):
+            for i, turn in zip(rows, sampled, strict=True):
                 turns[i] = turn
         return [turn for turn in turns if turn is not None]

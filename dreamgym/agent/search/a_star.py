@@ -55,14 +55,13 @@ class WonPlans:
     def __init__(self, plans: Sequence[Sequence[str]] = ()):
         """Keep the distinct plans; each is the actions of a won episode."""
         names = Counter(tuple(map(action_name, plan)) for plan in plans)
-        kept = [plan for plan, _ in names.most_common(MAX_PLANS)]
-        width = max(map(len, kept), default=0)
-        self._numbers = {
-            n: i for i, n in enumerate(sorted(set(itertools.chain(*kept))))
-        }
-        self._length = np.array([len(plan) for plan in kept], int)
-        self._names = np.full((len(kept), width), -1)
-        for row, plan in zip(self._names, kept, strict=True):
+        distinct = [plan for plan, _ in names.most_common(MAX_PLANS)]
+        width = max(map(len, distinct), default=0)
+        vocabulary = sorted(set(itertools.chain(*distinct)))
+        self._numbers = {name: i for i, name in enumerate(vocabulary)}
+        self._length = np.array([len(plan) for plan in distinct], int)
+        self._names = np.full((len(distinct), width), -1)
+        for row, plan in zip(self._names, distinct, strict=True):
             row[: len(plan)] = [self._numbers[name] for name in plan]
 
     def begin(self) -> Int[np.ndarray, "M T1"]:

@@ -69,8 +69,10 @@ def body(run: Run) -> dict[str, Any]:
             "what a tree search in its dream prefers"
         )
     policy = load_policy(run, c.start)
+    searched: list[Preference] = []
     if c.pairs == PLANNED:
-        both = _split(run, planned_pairs(run, policy))
+        searched = planned_pairs(run, policy)
+        both = _split(run, searched)
     else:
         both = preference_pairs(
             run,
@@ -96,6 +98,8 @@ def body(run: Run) -> dict[str, Any]:
         )
     save_policy(run, NAME, trained)
     run.write_curve(NAME, curve)
+    if searched:
+        write_preferences(run.path(PAIRS_FILE), searched)
     run.drop(checkpoints)
     run.drop(_search_folder(run))
     shorter = [len(pair.better) < len(pair.worse) for pair in held_out]
@@ -143,7 +147,7 @@ def planned_pairs(run: Run, policy: Policy) -> list[Preference]:
     """Return pairs of actions by their values in a tree search in the run's dream.
 
     The policy plays train tasks in the dream as it was pretrained, and searches there
-    at each step. Writes PAIRS_FILE.
+    at each step. What an interrupted stage has searched is not searched again.
     """
     c, path = run.config.dpo, run.path(f"{_search_folder(run)}/pairs.jsonl")
     if path.is_file():
@@ -154,7 +158,6 @@ def planned_pairs(run: Run, policy: Policy) -> list[Preference]:
         if pairs:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_preferences(path, pairs)
-    write_preferences(run.path(PAIRS_FILE), pairs)
     return pairs
 
 
