@@ -13,8 +13,8 @@ from dreamgym.rewards.config import (
     CostConfig,
     MilestoneConfig,
     RewardConfig,
-    ToolConfig,
 )
+from dreamgym.rewards.tool_config import ToolConfig
 from worldmodel.data.records import Episode, Transition
 from worldmodel.text.tools.call_matching import Matching, match_calls
 from worldmodel.text.tools.tool_calls import (

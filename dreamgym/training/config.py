@@ -358,6 +358,12 @@ class LoopConfig:
                 "token or turn (or advantage_estimator success_filter), got none and "
                 f"advantage_estimator {estimator!r}"
             )
+        shapes = self.reward.potential.weight > 0 and update.reads_rewards
+        if shapes and update.credit != "turn":
+            raise ValueError(
+                "reward.potential credits single turns: update.credit must be turn, "
+                f"got {update.credit}"
+            )
         if self.tasks_per_update * self.group_size == 1 and estimator == "batch_mean":
             raise ValueError(
                 "advantage_estimator = batch_mean compares rollouts with each other: "

@@ -19,7 +19,10 @@ from dreamgym.training.config import LoopConfig
 from dreamgym.training.limits import step_cost
 from worldmodel.data.records import State
 
-DENSE_REWARDS = ("milestone/", "tool/", "reward_model", "judge", "novelty")
+DENSE_REWARDS = (
+    *("milestone/", "tool/", "reward_model", "judge"),
+    *("novelty", "potential"),
+)
 """Prefixes of reward components that are not outcomes; the remedy "rewards" halves
 their weight."""
 TASK_REWARD = "tool/task"

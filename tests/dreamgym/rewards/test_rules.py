@@ -11,9 +11,9 @@ from dreamgym.rewards.config import (
     CostConfig,
     MilestoneConfig,
     RewardConfig,
-    ToolConfig,
 )
 from dreamgym.rewards.reward_function import RewardFunction
+from dreamgym.rewards.tool_config import ToolConfig
 from tests import helpers
 from worldmodel.data.records import Episode, Task, Transition
 from worldmodel.text.tools.tool_calls import Call

@@ -1,0 +1,76 @@
+"""Settings of the rewards of tool use: the table of right and wrong, its weights."""
+
+import dataclasses
+import math
+
+from worldmodel.text.tools.tool_calls import MATCHES
+
+Pair = tuple[float | int, ...]
+"""The reward where it is right, and where it is wrong."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ToolWeightsConfig:
+    """The weight of each part of tool use (docs/concepts/rewards.md)."""
+
+    when: float = 1.0
+    """Weight of calling where a call is expected, and only there."""
+    which: float = 1.0
+    """Weight of calling the expected tool."""
+    syntax: float = 1.0
+    """Weight of a call that parses and fits its tool's schema."""
+    execution: float = 1.0
+    """Weight of a call that the environment takes."""
+    arguments: float = 1.0
+    """Weight of the expected arguments."""
+    task: float = 1.0
+    """Weight of the success of the task."""
+
+    def __post_init__(self):
+        for f in dataclasses.fields(self):
+            value = getattr(self, f.name)
+            if not math.isfinite(value):
+                raise ValueError(f"{f.name} must be finite, got {value}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ToolConfig:
+    """The asymmetric table of tool-use rewards: (right, wrong) for each part.
+
+    Rewards are larger than punishments, or a policy learns never to call a tool. The
+    table is used for tasks that say which calls are expected
+    (worldmodel.text.tools.tool_calls.expected_calls).
+    """
+
+    enabled: bool = False
+    """Whether tool use is rewarded."""
+    match: str = "assignment"
+    """How calls are matched with the expected ones: by "step" number, in the same
+    "order", or as an "assignment" of each to the one that it resembles most."""
+    call: Pair = (1.0, -0.2)
+    """Rewards of calling, and of not calling, where a call is expected."""
+    abstain: Pair = (0.5, -0.2)
+    """Rewards of not calling, and of calling, where none is expected."""
+    tool: Pair = (1.5, -0.5)
+    """Rewards of the expected tool, and of another one."""
+    syntax: Pair = (0.5, -1.0)
+    """Rewards of a call that parses and fits its tool's schema, and of another one."""
+    execution: Pair = (1.0, -1.0)
+    """Rewards of a call that the environment takes, and of one that it does not."""
+    arguments: Pair = (0.5, -0.5)
+    """Rewards of the expected arguments, and of other ones."""
+    task: Pair = (10.0, -0.5)
+    """Rewards of a task that succeeds, and of one that does not."""
+    weights: ToolWeightsConfig = ToolWeightsConfig()
+
+    def __post_init__(self):
+        if self.match not in MATCHES:
+            raise ValueError(f"match must be one of {MATCHES}, got {self.match!r}")
+        for f in dataclasses.fields(self)[2:-1]:
+            pair = getattr(self, f.name)
+            if len(pair) != 2 or not all(
+                isinstance(x, int | float) and math.isfinite(x) for x in pair
+            ):
+                raise ValueError(
+                    f"{f.name} must be two finite numbers (right, wrong), got {pair}"
+                )
