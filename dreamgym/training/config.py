@@ -364,6 +364,12 @@ class LoopConfig:
                 "reward.potential credits single turns: update.credit must be turn, "
                 f"got {update.credit}"
             )
+        weighs = bool(self.limits) or self.curriculum.lessons != "none"
+        if update.normalize_advantages == "component" and weighs:
+            raise ValueError(
+                "update.normalize_advantages = component undoes the factors that "
+                "limits and lessons give to rewards: leave them out"
+            )
         if self.tasks_per_update * self.group_size == 1 and estimator == "batch_mean":
             raise ValueError(
                 "advantage_estimator = batch_mean compares rollouts with each other: "
