@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from dreamgym.build import component_labels
 from dreamgym.build.chat import CACHE, ServerLost, run_client
 from dreamgym.build.episodes import read
 from dreamgym.evaluation.statistics import rate, wilson
 from dreamgym.rewards import progress_attribution, reward_model
+from dreamgym.rewards.components.classifier import OBJECTIVE as COMPONENTS
 from dreamgym.rewards.config import (
     RewardConfig,
 )
@@ -89,11 +91,15 @@ def reward_function(
     """
     client = judge = None
     model = _model(run, config) if "reward_model" in config.sources else None
-    if "judge" in config.sources:
+    if config.asks_judge:
         client = run_client(run, config.judge.chat, stage, "judge")
+    if client is not None and "judge" in config.sources:
         judge = _RunJudge(client, config.judge, seed=run.config.seed)
     try:
-        yield RewardFunction(config, reward_model=model, judge=judge)
+        labellers = component_labels.labellers(run, config, client)
+        yield RewardFunction(
+            config, reward_model=model, judge=judge, labellers=labellers
+        )
     finally:
         if client is not None:
             client.close()
@@ -138,6 +144,10 @@ def _model(run: Run, config: RewardConfig) -> RewardModel:
             "is taken where train.reward.reward_model.model names none"
         ) from None
     problem = config.reward_model.progress_problem()
+    if model.objective == COMPONENTS:
+        raise RunError(
+            f"{directory}: expected a reward model, got a classifier of tool use"
+        )
     if model.objective == "progress" and problem is not None:
         raise RunError(f"{directory}: {problem}")
     return model

@@ -344,6 +344,17 @@ class RewardConfig:
         return "reward_model" in self.sources and not self.reward_model.model
 
     @property
+    def fits_classifier(self) -> bool:
+        """Whether a classifier of components of tool use is fitted in the run."""
+        return self.tools.enabled and self.tools.labels.asks("classifier")
+
+    @property
+    def asks_judge(self) -> bool:
+        """Whether a judge is asked: about steps, or about components of tool use."""
+        labels = self.tools.enabled and self.tools.labels.asks("judge")
+        return labels or "judge" in self.sources
+
+    @property
     def dense(self) -> bool:
         """Whether steps have process rewards other than those of the environment."""
         models = {"reward_model", "judge"} & set(self.sources)
@@ -371,6 +382,8 @@ class RewardConfig:
 
         Such settings are refused for new runs only: an existing run may continue.
         """
+        if not self.tools.enabled and self.tools.labels != type(self.tools.labels)():
+            return "tools.labels says who labels the use of tools, and tools is off"
         refit = self.reward_model.refit
         if not refit.every:
             if refit == type(refit)():

@@ -5,6 +5,9 @@ import math
 
 from worldmodel.text.tools.tool_calls import MATCHES
 
+LABELLERS = ("rule", "classifier", "judge")
+"""Who can label a component of tool use."""
+
 Pair = tuple[float | int, ...]
 """The reward where it is right, and where it is wrong."""
 
@@ -34,12 +37,40 @@ class ToolWeightsConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ToolLabelsConfig:
+    """Who labels a component of tool use: "rule", "classifier" or "judge".
+
+    "rule" compares with the calls that the task expects. "classifier" is a model that
+    the run fits to its episodes with expected calls, "judge" a large model behind the
+    chat server of `reward.judge`. Labels p in [0, 1] pay p right + (1 - p) wrong.
+    """
+
+    when: str = "rule"
+    """Who says whether a call is due in a state."""
+    which: str = "rule"
+    """Who says whether the tool of a call is the right one."""
+    arguments: str = "rule"
+    """Who says how good the arguments of a call are."""
+
+    def __post_init__(self):
+        for f in dataclasses.fields(self):
+            value = getattr(self, f.name)
+            if value not in LABELLERS:
+                raise ValueError(f"{f.name} must be one of {LABELLERS}, got {value!r}")
+
+    def asks(self, labeller: str) -> bool:
+        """Return whether this labeller labels a component."""
+        return labeller in (self.when, self.which, self.arguments)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ToolConfig:
     """The asymmetric table of tool-use rewards: (right, wrong) for each part.
 
     Rewards are larger than punishments, or a policy learns never to call a tool. The
     table is used for tasks that say which calls are expected
-    (worldmodel.text.tools.tool_calls.expected_calls).
+    (worldmodel.text.tools.tool_calls.expected_calls), and for all tasks where a
+    classifier or a judge says when a call is due.
     """
 
     enabled: bool = False
@@ -62,11 +93,12 @@ class ToolConfig:
     task: Pair = (10.0, -0.5)
     """Rewards of a task that succeeds, and of one that does not."""
     weights: ToolWeightsConfig = ToolWeightsConfig()
+    labels: ToolLabelsConfig = ToolLabelsConfig()
 
     def __post_init__(self):
         if self.match not in MATCHES:
             raise ValueError(f"match must be one of {MATCHES}, got {self.match!r}")
-        for f in dataclasses.fields(self)[2:-1]:
+        for f in dataclasses.fields(self)[2:-2]:
             pair = getattr(self, f.name)
             if len(pair) != 2 or not all(
                 isinstance(x, int | float) and math.isfinite(x) for x in pair

@@ -130,7 +130,8 @@ TABLE = ToolConfig(enabled=True)
     ],
 )
 def test_the_table_by_hand(got, gold, invalid, paid):
-    assert rules.call_rewards(got, gold, invalid, TABLE) == paid
+    labels = rules.rule_labels(got, gold)
+    assert rules.call_rewards(got, labels, invalid, TABLE) == paid
 
 
 def test_past_what_the_task_says_idling_is_no_merit():
@@ -242,7 +243,7 @@ def test_without_due_calls_or_switched_off_the_table_is_silent():
 def test_weights_scale_their_part():
     weights = dataclasses.replace(TABLE.weights, which=2.0, arguments=0.0)
     table = dataclasses.replace(TABLE, weights=weights, tool=(3.0, -1.0))
-    result = rules.call_rewards(C, C, False, table)
+    result = rules.call_rewards(C, rules.rule_labels(C, C), False, table)
     assert (result["which"], result["arguments"], result["when"]) == (6.0, 0.0, 1.0)
 
 
