@@ -97,8 +97,8 @@ class GoalPotential:
         return max((_similarity(state, *goal) for goal in goals), default=0.0)
 
 
-def _similarity(state: State, new: frozenset[str], gone: frozenset[str]) -> float:
-    """Return the share of the `new` facts that hold and of the `gone` that do not."""
+def _similarity(state: State, new: frozenset[str], removed: frozenset[str]) -> float:
+    """Return the share of `new` facts that hold and of `removed` ones that do not."""
     objects: dict[str, list[str]] = {}
     for line in state:
         objects.setdefault(line.partition(" ")[0], []).append(line)
@@ -107,7 +107,7 @@ def _similarity(state: State, new: frozenset[str], gone: frozenset[str]) -> floa
         for fact in sorted(new)  # a sum of floats must not depend on hashes
         for name in [fact.partition(" ")[0]]
     ]
-    shares += [float(line not in state) for line in sorted(gone)]
+    shares += [float(line not in state) for line in sorted(removed)]
     return sum(shares) / len(shares)
 
 

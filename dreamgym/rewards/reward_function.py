@@ -269,13 +269,13 @@ class RewardFunction:
         """Return the rules' scores; they are sure where a reward is not 0."""
         out: _EpisodeScores = []
         labels = self._tool_labels(episodes, step_numbers, pasts)
-        for e, steps, past, known in zip(
+        for e, steps, past, label in zip(
             episodes, step_numbers, pasts, labels, strict=True
         ):
-            if isinstance(known, str):
-                out.append(known)
+            if isinstance(label, str):
+                out.append(label)
                 continue
-            rewards = process_rewards(e, self.config, past, known) if steps else []
+            rewards = process_rewards(e, self.config, past, label) if steps else []
             out.append(
                 {s: _StepScore(rewards[s], any(rewards[s].values())) for s in steps}
             )

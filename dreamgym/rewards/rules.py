@@ -238,12 +238,15 @@ def _labels_of(
     if named.when != "rule":
         out = out._replace(due=label.due or 0.0)
     if named.which != "rule":
-        known = number < len(label.tools)
-        out = out._replace(tool=label.tools[number] if known else None)
+        out = out._replace(tool=_entry(label.tools, number))
     if named.arguments != "rule":
-        known = number < len(label.arguments)
-        out = out._replace(arguments=label.arguments[number] if known else None)
+        out = out._replace(arguments=_entry(label.arguments, number))
     return out
+
+
+def _entry(labels: Sequence[float | None], number: int) -> float | None:
+    """Return the label of a number, None where there is none."""
+    return labels[number] if number < len(labels) else None
 
 
 def _labelled_abstentions(
@@ -337,7 +340,7 @@ def call_rewards(
         out["execution"] = w.execution * config.execution[1]
     if not due:
         return out
-    if call.tool and tool is not None:  # of a malformed call it may not be known
+    if call.tool and tool is not None:  # of a malformed call it may be missing
         out["which"] = w.which * due * _mean(config.tool, tool)
     if not call.valid_json:
         return out

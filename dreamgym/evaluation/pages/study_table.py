@@ -121,19 +121,19 @@ def front_text(
     """
     sign = np.array([1.0 if aim == "max" else -1.0 for aim in objectives.values()])
     points = [[number(row, name, columns[name]) for name in objectives] for row in rows]
-    known = [
+    complete = [
         (row, [n["mean"] for n in point if n is not None])
         for row, point in zip(rows, points, strict=True)
         if None not in point
     ]
-    if not known:
+    if not complete:
         return ""
-    front = pareto_front(np.array([values for _, values in known], float) * sign)
+    front = pareto_front(np.array([values for _, values in complete], float) * sign)
     aims = ", ".join(f"{name} ({aim})" for name, aim in objectives.items())
     lines = [
-        f"Pareto front, {aims}: {front.sum()} of {len(known)} rows, by their means"
+        f"Pareto front, {aims}: {front.sum()} of {len(complete)} rows, by their means"
     ]
-    for (row, values), is_best in zip(known, front, strict=True):
+    for (row, values), is_best in zip(complete, front, strict=True):
         pairs = zip(objectives, values, strict=True)
         text = ", ".join(f"{name} {value:.3g}" for name, value in pairs)
         lines += [f"- {' '.join(row.labels)}: {text}"] * bool(is_best)

@@ -1,4 +1,4 @@
-"""The classifier of components: chances of right decisions, fitted to expected calls.
+"""The classifier of components: how probably a decision is right, from expected calls.
 
 episodes with expected calls -> questions with answers by rule -> the decoder and the
 scalar head of the reward model, under the binary cross-entropy -> P(right | question):
@@ -61,13 +61,13 @@ def answered_questions(
       ValueError: the expected calls or the tools of a task are malformed.
     """
     expected = [_expected(e) for e in episodes]
-    known: dict[str, dict[str, Call]] = {}  # by tool, in a fixed order
+    calls_by_tool: dict[str, dict[str, Call]] = {}  # by tool, in a fixed order
     for calls in expected:
         for call in (c for step in calls for c in step):
-            known.setdefault(call.tool, {})[call_text(call)] = call
+            calls_by_tool.setdefault(call.tool, {})[call_text(call)] = call
     rng = np.random.default_rng(seed)
     rows = [
-        _of_episode(e, calls, match, known, rng)
+        _of_episode(e, calls, match, calls_by_tool, rng)
         for e, calls in zip(episodes, expected, strict=True)
         if any(calls)
     ]
@@ -85,7 +85,7 @@ def _of_episode(
     episode: Episode,
     expected: Sequence[Sequence[Call]],
     match: str,
-    known: Mapping[str, Mapping[str, Call]],
+    calls_by_tool: Mapping[str, Mapping[str, Call]],
     rng: np.random.Generator,
 ) -> list[Answered]:
     steps = episode.transitions
@@ -94,7 +94,12 @@ def _of_episode(
         answered
         for n in range(len(steps))
         for answered in _of_step(
-            episode, n, calls[n], _due_calls(calls[:n], expected, match), known, rng
+            episode,
+            n,
+            calls[n],
+            _due_calls(calls[:n], expected, match),
+            calls_by_tool,
+            rng,
         )
     ]
 
@@ -102,9 +107,9 @@ def _of_episode(
 def _of_step(
     episode: Episode,
     number: int,
-    made: Sequence[Call],
+    calls: Sequence[Call],
     due: Sequence[Call],
-    known: Mapping[str, Mapping[str, Call]],
+    calls_by_tool: Mapping[str, Mapping[str, Call]],
     rng: np.random.Generator,
 ) -> list[Answered]:
     """Return the answered questions of a step, in which these calls are due."""
@@ -118,37 +123,37 @@ def _of_step(
     right = sorted({c.tool for c in due})
     if not right:
         return out
-    tools = {c.tool for c in made if c.tool} - {*right}
-    others = sorted({*(tool_schemas(task) or {}), *known} - {*right})
+    tools = {c.tool for c in calls if c.tool} - {*right}
+    others = sorted({*(tool_schemas(task) or {}), *calls_by_tool} - {*right})
     tools |= {others[i] for i in rng.permutation(len(others))[: len(right)]}
     out += [(question("which", tool), 1.0) for tool in right]
     out += [(question("which", tool), 0.0) for tool in sorted(tools)]
     for tool in right:
         wanted = [c for c in due if c.tool == tool]
-        calls = {call_text(c): c for c in wanted}
-        others = sorted(known.get(tool, {}).keys() - calls.keys())
-        for i in rng.permutation(len(others))[: len(calls)]:
-            calls[others[i]] = known[tool][others[i]]
-        calls |= {call_text(c): c for c in made if c.tool == tool and c.valid_json}
+        texts = {call_text(c): c for c in wanted}
+        others = sorted(calls_by_tool.get(tool, {}).keys() - texts.keys())
+        for i in rng.permutation(len(others))[: len(texts)]:
+            texts[others[i]] = calls_by_tool[tool][others[i]]
+        texts |= {call_text(c): c for c in calls if c.tool == tool and c.valid_json}
         out += [
             (question("arguments", text), _quality(call, wanted))
-            for text, call in sorted(calls.items())
+            for text, call in sorted(texts.items())
         ]
     return out
 
 
 def _due_calls(
-    made: Sequence[Sequence[Call]], expected: Sequence[Sequence[Call]], match: str
+    calls: Sequence[Sequence[Call]], expected: Sequence[Sequence[Call]], match: str
 ) -> list[Call]:
     """Return the expected calls that are due after the steps that were taken.
 
     By "step" these are those of the next step, by "order" the first open ones, and by
     "assignment" all that are open.
     """
-    number = len(made)
+    number = len(calls)
     if match == "step":
         return list(expected[number]) if number < len(expected) else []
-    missed = match_calls(made, expected, match).missed
+    missed = match_calls(calls, expected, match).missed
     if match == "order":
         return [call for step, call in missed if step == missed[0][0]]
     return [call for _, call in missed]
@@ -276,18 +281,18 @@ def accuracies(
     `majority` is that of the answer which most of the fitted questions have.
     """
     rows = [x for row in held_out for x in row]
-    chances = np.array(classifier.labels([q for q, _ in rows]), float)
+    probabilities = np.array(classifier.labels([q for q, _ in rows]), float)
     named, truth = _components(rows)
     seen_named, seen = _components([x for row in fitted for x in row])
     out: dict[str, dict[str, float | int]] = {}
     for name in COMPONENTS:
-        here, before = named == name, seen_named == name
-        if here.any() and before.any():
+        selection, before = named == name, seen_named == name
+        if selection.any() and before.any():
             majority = seen[before].mean() > 0.5
             out[name] = {
-                "held_out": int(here.sum()),
-                "accuracy": float(((chances > 0.5) == truth)[here].mean()),
-                "majority": float((truth[here] == majority).mean()),
+                "held_out": int(selection.sum()),
+                "accuracy": float(((probabilities > 0.5) == truth)[selection].mean()),
+                "majority": float((truth[selection] == majority).mean()),
             }
     return out
 

@@ -85,8 +85,10 @@ def label_steps(
                     unique.setdefault(question.key, question)
     answers: dict[tuple, float | str] = {}
     for name, labeller in labellers.items():
-        asked = [q for q in unique.values() if getattr(config, q.component) == name]
-        answers |= zip((q.key for q in asked), labeller.labels(asked), strict=True)
+        selection = [q for q in unique.values() if getattr(config, q.component) == name]
+        answers |= zip(
+            (q.key for q in selection), labeller.labels(selection), strict=True
+        )
     return [_labels(of_episode, answers) for of_episode in steps]
 
 
