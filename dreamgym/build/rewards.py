@@ -12,6 +12,7 @@ from jaxtyping import Float
 from dreamgym.build import component_labels
 from dreamgym.build.chat import CACHE, ServerLost, run_client
 from dreamgym.build.episodes import read
+from dreamgym.envs.sandbox import run_python
 from dreamgym.evaluation.statistics import rate, wilson
 from dreamgym.rewards import progress_attribution, reward_model
 from dreamgym.rewards.components.classifier import OBJECTIVE as COMPONENTS
@@ -75,6 +76,13 @@ class _RunJudge(Judge):
             ) from error
 
 
+def _program_output(code: str) -> str:
+    """Run a program of the judge; return what it printed, and why it failed."""
+    result = run_python(code)
+    text = "\n".join(x for x in (result.output, result.reason) if x)
+    return text or "nothing was printed"
+
+
 @contextlib.contextmanager
 def reward_function(
     run: Run, config: RewardConfig, stage: str
@@ -94,7 +102,9 @@ def reward_function(
     if config.asks_judge:
         client = run_client(run, config.judge.chat, stage, "judge")
     if client is not None and "judge" in config.sources:
-        judge = _RunJudge(client, config.judge, seed=run.config.seed)
+        judge = _RunJudge(
+            client, config.judge, seed=run.config.seed, run_python=_program_output
+        )
     try:
         labellers = component_labels.labellers(run, config, client)
         yield RewardFunction(

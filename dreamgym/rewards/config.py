@@ -157,12 +157,15 @@ class JudgeConfig:
     """The reward of a step with score 10."""
     min_reward: float = 0.0
     """The reward of a step with score 0."""
+    python_runs: int = 0
+    """Python programs that the judge of steps may run before it scores an episode, each
+    one more request; 0 gives it no tool."""
 
     def __post_init__(self):
-        if self.state_chars < 1 or self.retries < 0:
+        if self.state_chars < 1 or min(self.retries, self.python_runs) < 0:
             raise ValueError(
-                "state_chars must be >= 1 and retries >= 0, got "
-                f"{self.state_chars} and {self.retries}"
+                "state_chars must be >= 1, retries and python_runs >= 0, got "
+                f"{self.state_chars}, {self.retries} and {self.python_runs}"
             )
         _finite(self, "max_reward", "min_reward")
 
@@ -384,6 +387,8 @@ class RewardConfig:
         """
         if not self.tools.enabled and self.tools.labels != type(self.tools.labels)():
             return "tools.labels says who labels the use of tools, and tools is off"
+        if self.judge.python_runs and "judge" not in self.sources:
+            return "judge.python_runs is of the judge of steps, and sources name none"
         refit = self.reward_model.refit
         if not refit.every:
             if refit == type(refit)():
