@@ -176,9 +176,9 @@ class Judge:
         )
 
 
-def _scores_schema(count: int, least: int) -> Mapping[str, Any]:
+def _scores_schema(count: int, minimum: int) -> Mapping[str, Any]:
     score = {"type": "number", "minimum": 0, "maximum": BEST}
-    return {"type": "array", "items": score, "minItems": least, "maxItems": count}
+    return {"type": "array", "items": score, "minItems": minimum, "maxItems": count}
 
 
 def judge_schema(count: int) -> Mapping[str, Any]:
