@@ -249,3 +249,10 @@ class CurriculumConfig:
         for name, choices in (("generator", GENERATORS), ("lessons", LESSONS)):
             if (value := getattr(self, name)) not in choices:
                 raise ValueError(f"{name} must be one of {choices}, got {value!r}")
+        if not self.guided_retries.groups and (
+            self.guided_retries != GuidedRetriesConfig()
+        ):
+            raise ValueError(
+                "guided_retries.groups is 0, so that nothing is tried again: set it to "
+                ">= 1, or leave guided_retries out"
+            )

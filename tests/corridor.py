@@ -125,6 +125,15 @@ class Corridor(TextEnv):
         return list(ACTIONS)
 
 
+class PlansAnywhere(Corridor):
+    """The corridor with an expert that plans from where the agent is."""
+
+    plans_from_any_state = True
+
+    def expert(self) -> list[str]:
+        return plan(self.state)
+
+
 class Bare(Corridor):
     """The corridor with nothing declared: no tasks, no expert, no valid actions.
 

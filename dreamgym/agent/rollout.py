@@ -36,7 +36,8 @@ class Trajectory(NamedTuple):
 
     `error` says why it is not scored, None if it is. `past` holds the actions before
     the episode, if it does not begin at the start of its task, and `past_states` the
-    states in which these were taken.
+    states in which these were taken. `plan_lengths` are those of the expert's plans in
+    the states of its turns, where they were asked for (VectorEnv.plan_length).
     """
 
     episode: Episode
@@ -44,6 +45,7 @@ class Trajectory(NamedTuple):
     error: str | None
     past: tuple[str, ...] = ()
     past_states: tuple[State, ...] = ()
+    plan_lengths: tuple[int | None, ...] = ()
 
     @property
     def has_void_turn(self) -> bool:
@@ -71,6 +73,7 @@ class _Slot:
     allowed: frozenset[str] = frozenset()
     """Those that the policy keeps to; if empty, it keeps to none."""
     refused: RefusedActions = dataclasses.field(default_factory=RefusedActions)
+    plan_lengths: list[int | None] = dataclasses.field(default_factory=list)
 
     @property
     def past(self) -> tuple[str, ...]:
@@ -136,6 +139,7 @@ def rollout(
     reset_seed: int | None = None,
     source: str = "policy",
     max_transitions: int | None = None,
+    asks_plans: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Trajectory]:
     """Return one trajectory for each task, in their order.
@@ -162,6 +166,7 @@ def rollout(
       max_transitions: the transitions that are taken at most. An episode starts only
         if it and those that run may take `envs.max_steps` each; tasks whose episode did
         not start, the last ones, are missing from the result.
+      asks_plans: whether the expert is asked for its plan in the state of each turn.
       progress: is called with the episodes done and their number.
 
     Raises:
@@ -191,6 +196,8 @@ def rollout(
                 listed = tuple(envs.valid_actions(i) or ())
                 slot.valid_actions = listed if reads else ()
                 slot.allowed = frozenset(listed) if keeps else frozenset()
+        for i, slot in running if asks_plans else ():
+            slot.plan_lengths.append(envs.plan_length(i))
         turns = _act(
             policy,
             [s for _, s in running],
@@ -384,4 +391,5 @@ def _finish(slot: _Slot, step: Step, source: str) -> Trajectory:
         error=step.error,
     )
     before = slot.earlier_actions, slot.earlier_states
-    return Trajectory(episode, tuple(slot.turns), step.error, *before)
+    plans = tuple(slot.plan_lengths)
+    return Trajectory(episode, tuple(slot.turns), step.error, *before, plans)

@@ -30,7 +30,7 @@ def check_server(config: RunConfig) -> None:
     if config.warmstart.writer == "teacher":
         ChatClient(config.warmstart.teacher)
     for name, loop in (("train", config.train), ("transfer", config.transfer)):
-        if "judge" in loop.reward.sources:
+        if loop.reward.asks_judge:
             if not loop.reward.judge.chat.base_url:
                 raise ValueError(
                     f"{name}.reward.judge.chat.base_url must be set where a judge "

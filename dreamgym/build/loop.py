@@ -28,6 +28,7 @@ from dreamgym.envs.vector import VectorEnv
 from dreamgym.evaluation.dream_check import dev_metrics
 from dreamgym.rewards.config import RewardConfig
 from dreamgym.rewards.novelty import NoveltyReward
+from dreamgym.rewards.potential import GoalPotential
 from dreamgym.rewards.reward_model_refit import RewardModelRefit
 from dreamgym.rl.critic import Critic
 from dreamgym.rl.update import Updater
@@ -103,9 +104,7 @@ def reinforce(
     start = _initial_state(
         run, updater, critic, tasks, config, keep_best=probe is not None
     )
-    total, unit = config.updates, "update"
-    if budget is not None:
-        total, unit = budget, "step"
+    total, unit = (config.updates, "update") if budget is None else (budget, "step")
     stage = "train" if name == "dream" else "transfer"
 
     def position(state: TrainingState) -> int:
@@ -232,6 +231,15 @@ def _novelty(run: Run, config: LoopConfig) -> NoveltyReward | None:
     return NoveltyReward(novelty, run_episodes.read(run)[0])
 
 
+def _goals(run: Run, config: LoopConfig) -> GoalPotential | None:
+    """Return the potential "goal", None without it or without a won episode."""
+    potential = config.reward.potential
+    if not potential.weight or potential.kind != "goal":
+        return None
+    won = [e for e in run_episodes.read(run)[0] if e.success]
+    return GoalPotential(won) if won else None
+
+
 def _parts(
     run: Run,
     policy: Policy,
@@ -253,6 +261,7 @@ def _parts(
         plan_lengths=plan_lengths(run) if progress.lessons is not None else {},
         rollout_mesh=run.rollout_mesh,
         demonstrations=won,
+        goals=_goals(run, config),
     )
     if experience is None:
         return parts

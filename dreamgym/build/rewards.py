@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from dreamgym.build import component_labels
 from dreamgym.build.chat import CACHE, ServerLost, run_client
 from dreamgym.build.episodes import read
+from dreamgym.envs.sandbox import run_python
 from dreamgym.evaluation.statistics import rate, wilson
 from dreamgym.rewards import progress_attribution, reward_model
+from dreamgym.rewards.components.classifier import OBJECTIVE as COMPONENTS
 from dreamgym.rewards.config import (
     RewardConfig,
 )
@@ -73,6 +76,13 @@ class _RunJudge(Judge):
             ) from error
 
 
+def _program_output(code: str) -> str:
+    """Run a program of the judge; return what it printed, and why it failed."""
+    result = run_python(code)
+    text = "\n".join(x for x in (result.output, result.reason) if x)
+    return text or "nothing was printed"
+
+
 @contextlib.contextmanager
 def reward_function(
     run: Run, config: RewardConfig, stage: str
@@ -89,11 +99,17 @@ def reward_function(
     """
     client = judge = None
     model = _model(run, config) if "reward_model" in config.sources else None
-    if "judge" in config.sources:
+    if config.asks_judge:
         client = run_client(run, config.judge.chat, stage, "judge")
-        judge = _RunJudge(client, config.judge, seed=run.config.seed)
+    if client is not None and "judge" in config.sources:
+        judge = _RunJudge(
+            client, config.judge, seed=run.config.seed, run_python=_program_output
+        )
     try:
-        yield RewardFunction(config, reward_model=model, judge=judge)
+        labellers = component_labels.labellers(run, config, client)
+        yield RewardFunction(
+            config, reward_model=model, judge=judge, labellers=labellers
+        )
     finally:
         if client is not None:
             client.close()
@@ -138,6 +154,10 @@ def _model(run: Run, config: RewardConfig) -> RewardModel:
             "is taken where train.reward.reward_model.model names none"
         ) from None
     problem = config.reward_model.progress_problem()
+    if model.objective == COMPONENTS:
+        raise RunError(
+            f"{directory}: expected a reward model, got a classifier of tool use"
+        )
     if model.objective == "progress" and problem is not None:
         raise RunError(f"{directory}: {problem}")
     return model

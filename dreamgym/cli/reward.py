@@ -208,7 +208,10 @@ def _fit(args: argparse.Namespace) -> None:
         run.config.reward_model, **{k: v for k, v in changes.items() if v is not None}
     )
     tune_process()
+    earlier = run.numbers(rewards.STAGE)
     numbers = rewards.fit(run, config)
+    if "components" in earlier:  # the classifier of tool use stays as it is
+        numbers = {**numbers, "components": earlier["components"]}
     run.mark(rewards.STAGE, numbers)
     for line in rewards.report_lines(numbers):
         print(line)

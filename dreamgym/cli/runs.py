@@ -292,8 +292,8 @@ def _chat_servers(config: "RunConfig") -> list[str]:
     asks = {
         "the --server": config.server is not None,
         "warmstart.teacher": config.warmstart.writer == "teacher",
-        "train.reward.judge": "judge" in config.train.reward.sources,
-        "transfer.reward.judge": "judge" in config.transfer.reward.sources,
+        "train.reward.judge": config.train.reward.asks_judge,
+        "transfer.reward.judge": config.transfer.reward.asks_judge,
     }
     return [name for name, is_asked in asks.items() if is_asked]
 

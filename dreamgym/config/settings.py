@@ -157,6 +157,12 @@ class RunConfig:
             )
             if fits_shares and (problem := source.progress_problem()):
                 raise ValueError(f"{name}.reward.{problem}")
+        matches = self._classifier_matches()
+        if len(set(matches.values())) > 1:
+            raise ValueError(
+                "reward.tools.match must be the same in the loops where a classifier "
+                f"labels the use of tools, got {matches}"
+            )
         if problem := self.dpo.dead():
             raise ValueError(f"dpo.{problem}")
         update = self.train.update
@@ -166,6 +172,15 @@ class RunConfig:
                 "train.update.advantage_estimator = "
                 f"{update.advantage_estimator} does not read"
             )
+
+    def _classifier_matches(self) -> dict[str, str]:
+        rewards = {"train": self.train.reward, "transfer": self.transfer.reward}
+        return {name: r.tools.match for name, r in rewards.items() if r.fits_classifier}
+
+    @property
+    def classifier_match(self) -> str | None:
+        """The rule of matching calls that a classifier of tool use learns, or None."""
+        return next(iter(self._classifier_matches().values()), None)
 
     def json(self) -> dict[str, Any]:
         """Return the settings as plain data."""

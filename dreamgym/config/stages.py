@@ -352,12 +352,9 @@ class TrainConfig(LoopConfig):
             raise ValueError(
                 f"environment must be one of {ENVIRONMENTS}, got {self.environment!r}"
             )
-        if self.environment == "dream" and self.reward.novelty.weight:
-            raise ValueError(
-                "environment = dream: reward.novelty.weight pays for states that the "
-                "dream may only have invented; it must be 0 (environment = real, and "
-                f"transfer, have it), got {self.reward.novelty.weight}"
-            )
+        problem = self.reward.dream_problem()
+        if self.environment == "dream" and problem is not None:
+            raise ValueError(f"environment = dream: reward.{problem}")
         if self.environment == "real" and self.goes_back:
             raise ValueError(
                 "environment = real cannot go back to a state: forks_per_update and "

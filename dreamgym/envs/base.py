@@ -12,7 +12,8 @@ and the five-value `step`. Every capability beyond that is a protocol of one met
 
 `as_tasks(env)`, `as_expert(env)` and so on return what has the method, or None; they
 also find it behind Gymnasium wrappers. An environment with random transitions sets
-`deterministic = False`.
+`deterministic = False`, one whose expert plans from the present state at any time
+`plans_from_any_state = True`.
 
 `info` may hold `rewards` and `costs` (named components), `success`, `invalid`,
 `reveals` and `instruction` (see worldmodel.data.records). `begin` adds `tools`, a text,
@@ -196,10 +197,24 @@ def can_vary(environment: type[gymnasium.Env]) -> bool:
 
 def is_deterministic(env: gymnasium.Env) -> bool:
     """Return whether equal actions always lead to equal states."""
+    return _declares(env, "deterministic", default=True)
+
+
+def plans_from_any_state(env: gymnasium.Env) -> bool:
+    """Return whether there is an expert that plans from the present state at any time.
+
+    Others plan from the start of an episode only.
+    """
+    declared = _declares(env, "plans_from_any_state", default=False)
+    return declared and as_expert(env) is not None
+
+
+def _declares(env: gymnasium.Env, name: str, *, default: bool) -> bool:
+    """Return an attribute of an environment, the default where it is not declared."""
     try:
-        return bool(env.get_wrapper_attr("deterministic"))
-    except AttributeError:  # nothing is declared
-        return True
+        return bool(env.get_wrapper_attr(name))
+    except AttributeError:
+        return default
 
 
 # --- tasks and steps ---------------------------------------------------------

@@ -14,8 +14,10 @@ import numpy as np
 
 from dreamgym.envs.base import (
     Step,
+    as_expert,
     as_valid_actions,
     begin,
+    plans_from_any_state,
     reset_arguments,
     take,
 )
@@ -46,6 +48,11 @@ class VectorEnv(abc.ABC):
     transitions: int = 0
     """The number of steps taken so far, over all slots."""
 
+    @property
+    def knows_plans(self) -> bool:
+        """Whether `plan_length` is known."""
+        return False
+
     @abc.abstractmethod
     def reset(self, *, options: dict[str, Any]) -> list[State | None]:
         """Start `options["tasks"][i]` in each slot where `options["reset_mask"][i]`.
@@ -62,6 +69,13 @@ class VectorEnv(abc.ABC):
     def valid_actions(self, slot: int) -> Sequence[str] | None:
         """Return the actions that a slot would take now, None where nobody says."""
         del slot  # the dream knows none
+
+    def plan_length(self, slot: int) -> int | None:
+        """Return how many actions the expert needs to win from here, None if unknown.
+
+        None is also where it has no plan that wins.
+        """
+        del slot  # the dream has no expert
 
     def close(self) -> None:  # noqa: B027 - most batches hold nothing
         """Release what the environments hold."""
@@ -241,6 +255,20 @@ class RealVectorEnv(VectorEnv):
             return None
         valid = guarded(env, lister.valid_actions)
         return None if isinstance(valid, EnvironmentFailure) else valid
+
+    @property
+    def knows_plans(self) -> bool:
+        """See VectorEnv."""
+        return plans_from_any_state(self._copy(0))
+
+    def plan_length(self, slot: int) -> int | None:
+        """See VectorEnv."""
+        env = self._copy(slot)
+        expert = as_expert(env)
+        if expert is None or not self._running[slot] or self._reset_failures[slot]:
+            return None
+        plan = guarded(env, lambda: list(expert.expert()))
+        return None if isinstance(plan, EnvironmentFailure) else len(plan) or None
 
     def _take(self, i: int, action: str) -> Step:
         reason = self._reset_failures[i]

@@ -1,8 +1,9 @@
-"""Intervals: Wilson for one rate, a paired bootstrap for a difference."""
+"""Intervals: Wilson for one rate, a paired bootstrap for a difference; a front."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+from jaxtyping import Bool, Float
 
 Z95 = 1.959963984540054
 
@@ -20,6 +21,16 @@ def wilson_of(p: float, count: float | int, z: float = Z95) -> tuple[float, floa
     half = z * np.sqrt(p * (1 - p) / count + z**2 / (4 * count**2))
     scale = 1 + z**2 / count
     return float(max(centre - half, 0) / scale), float(min((centre + half) / scale, 1))
+
+
+def pareto_front(values: Float[np.ndarray, "N K"]) -> Bool[np.ndarray, " N"]:
+    """Return which of N points no other one dominates, in K objectives to maximise.
+
+    A point dominates another that it is nowhere worse than, and somewhere better.
+    """
+    at_least = (values[:, None] >= values[None, :]).all(-1)
+    better = (values[:, None] > values[None, :]).any(-1)
+    return np.logical_not((at_least & better).any(0))
 
 
 def rate(games: Mapping[str, Sequence[float | int | bool]]) -> dict[str, float]:

@@ -8,16 +8,15 @@ import dataclasses
 import math
 import re
 
+from dreamgym.rewards.tool_config import ToolConfig
 from worldmodel.chat.config import ChatConfig
-from worldmodel.text.tools.tool_calls import MATCHES
 
 SOURCES = ("rule", "reward_model", "judge")
 """What can score a step, the cheapest and most reliable first."""
+POTENTIALS = ("plan", "goal")
+"""What the potential of a state is computed from."""
 PLACES = ("next_state", "action")
 """Where the pattern of a milestone is searched."""
-
-Pair = tuple[float | int, ...]
-"""The reward where it is right, and where it is wrong."""
 
 
 def _finite(part: object, *names: str) -> None:
@@ -59,77 +58,6 @@ class MilestoneConfig:
                 f"got {self.pattern!r} ({error})"
             ) from None
         _finite(self, "weight")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ToolWeightsConfig:
-    """The weight of each part of tool use (docs/concepts/rewards.md)."""
-
-    when: float = 1.0
-    """Weight of calling where a call is expected, and only there."""
-    which: float = 1.0
-    """Weight of calling the expected tool."""
-    syntax: float = 1.0
-    """Weight of a call that parses and fits its tool's schema."""
-    execution: float = 1.0
-    """Weight of a call that the environment takes."""
-    arguments: float = 1.0
-    """Weight of the expected arguments."""
-    task: float = 1.0
-    """Weight of the success of the task."""
-
-    def __post_init__(self):
-        _finite(self, *(f.name for f in dataclasses.fields(self)))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ToolConfig:
-    """The asymmetric table of tool-use rewards: (right, wrong) for each part.
-
-    Rewards are larger than punishments, or a policy learns never to call a tool. The
-    table is used for tasks that say which calls are expected
-    (worldmodel.text.tools.tool_calls.expected_calls).
-    """
-
-    enabled: bool = False
-    """Whether tool use is rewarded."""
-    match: str = "assignment"
-    """How calls are matched with the expected ones: by "step" number, in the same
-    "order", or as an "assignment" of each to the one that it resembles most."""
-    repeat_penalty: float = 0.0
-    """Penalty for calling a wrong tool that the episode has wrongly called before
-    (component tool/repeat)."""
-    call: Pair = (1.0, -0.2)
-    """Rewards of calling, and of not calling, where a call is expected."""
-    abstain: Pair = (0.5, -0.2)
-    """Rewards of not calling, and of calling, where none is expected."""
-    tool: Pair = (1.5, -0.5)
-    """Rewards of the expected tool, and of another one."""
-    syntax: Pair = (0.5, -1.0)
-    """Rewards of a call that parses and fits its tool's schema, and of another one."""
-    execution: Pair = (1.0, -1.0)
-    """Rewards of a call that the environment takes, and of one that it does not."""
-    arguments: Pair = (0.5, -0.5)
-    """Rewards of the expected arguments, and of other ones."""
-    task: Pair = (10.0, -0.5)
-    """Rewards of a task that succeeds, and of one that does not."""
-    weights: ToolWeightsConfig = ToolWeightsConfig()
-
-    def __post_init__(self):
-        if self.match not in MATCHES:
-            raise ValueError(f"match must be one of {MATCHES}, got {self.match!r}")
-        if not (self.repeat_penalty >= 0 and math.isfinite(self.repeat_penalty)):
-            raise ValueError(
-                f"repeat_penalty must be >= 0 and finite, got {self.repeat_penalty}"
-            )
-        for f in dataclasses.fields(self)[3:-1]:
-            pair = getattr(self, f.name)
-            if len(pair) != 2 or not all(
-                isinstance(x, int | float) and math.isfinite(x) for x in pair
-            ):
-                raise ValueError(
-                    f"{f.name} must be two finite numbers (right, wrong), got {pair}"
-                )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -229,12 +157,15 @@ class JudgeConfig:
     """The reward of a step with score 10."""
     min_reward: float = 0.0
     """The reward of a step with score 0."""
+    python_runs: int = 0
+    """Python programs that the judge of steps may run before it scores an episode, each
+    one more request; 0 gives it no tool."""
 
     def __post_init__(self):
-        if self.state_chars < 1 or self.retries < 0:
+        if self.state_chars < 1 or min(self.retries, self.python_runs) < 0:
             raise ValueError(
-                "state_chars must be >= 1 and retries >= 0, got "
-                f"{self.state_chars} and {self.retries}"
+                "state_chars must be >= 1, retries and python_runs >= 0, got "
+                f"{self.state_chars}, {self.retries} and {self.python_runs}"
             )
         _finite(self, "max_reward", "min_reward")
 
@@ -300,6 +231,52 @@ class NoveltyConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class PotentialConfig:
+    """Rewards of steps towards the goal by a potential phi, as the component potential.
+
+    A step from s to s' is worth weight (g phi(s') - phi(s)), g = `update.discount`.
+    With a critic ("gae") this is added to the rewards, and phi is 0 after the end: the
+    best policy stays the best. Where returns are compared a turn is credited with its
+    own part alone, and phi is 1 after success: then the potential must be right.
+    """
+
+    weight: float = 0.0
+    """The weight; 0 pays nothing."""
+    kind: str = "plan"
+    """What phi is computed from. "plan" is decay^n, where n is the length of the plan
+    that the expert of a real environment makes from the state, and 0 without a plan.
+    "goal" is how many of the lines that a won episode of the task has changed are, in
+    this state, as they are in its last state; 0 where none was collected."""
+    decay: float = 0.8
+    """What each action that is left of a "plan" multiplies phi by, in (0, 1). Below the
+    discount, a step along a shortest plan pays."""
+
+    def __post_init__(self):
+        if not (self.weight >= 0 and math.isfinite(self.weight)):
+            raise ValueError(f"weight must be >= 0 and finite, got {self.weight}")
+        if self.kind not in POTENTIALS:
+            raise ValueError(f"kind must be one of {POTENTIALS}, got {self.kind!r}")
+        if not 0 < self.decay < 1:
+            raise ValueError(f"decay must be in (0, 1), got {self.decay}")
+        default, others = type(self), (self.kind, self.decay)
+        if not self.weight and others != (default.kind, default.decay):
+            raise ValueError(
+                "kind and decay describe a potential, and weight is 0: set it above 0, "
+                "or leave them out"
+            )
+        if self.kind == "goal" and self.decay != default.decay:
+            raise ValueError(
+                'decay is about the lengths of plans, and kind is "goal": leave it '
+                f"out, got {self.decay}"
+            )
+
+    @property
+    def asks_plans(self) -> bool:
+        """Whether the expert of the environment is asked for a plan at each step."""
+        return self.weight > 0 and self.kind == "plan"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RewardConfig:
     """The reward of a step: w outcome + (1 - w) process, by named component."""
 
@@ -323,6 +300,7 @@ class RewardConfig:
     a component counts."""
     cost: CostConfig = CostConfig()
     novelty: NoveltyConfig = NoveltyConfig()
+    potential: PotentialConfig = PotentialConfig()
     milestones: tuple[MilestoneConfig, ...] = ()
     """Intermediate goals, each as a table: name, pattern, weight, search_in."""
     tools: ToolConfig = ToolConfig()
@@ -369,17 +347,48 @@ class RewardConfig:
         return "reward_model" in self.sources and not self.reward_model.model
 
     @property
+    def fits_classifier(self) -> bool:
+        """Whether a classifier of components of tool use is fitted in the run."""
+        return self.tools.enabled and self.tools.labels.asks("classifier")
+
+    @property
+    def asks_judge(self) -> bool:
+        """Whether a judge is asked: about steps, or about components of tool use."""
+        labels = self.tools.enabled and self.tools.labels.asks("judge")
+        return labels or "judge" in self.sources
+
+    @property
     def dense(self) -> bool:
         """Whether steps have process rewards other than those of the environment."""
         models = {"reward_model", "judge"} & set(self.sources)
-        others = self.tools.enabled or self.novelty.weight > 0
-        return bool(models or self.milestones) or others
+        shaping = self.novelty.weight > 0 or self.potential.weight > 0
+        return bool(models or self.milestones) or self.tools.enabled or shaping
+
+    def dream_problem(self) -> str | None:
+        """Return what cannot be paid in a dream, None if all can."""
+        if self.novelty.weight:
+            return (
+                "novelty.weight pays for states that the dream may only have invented; "
+                f"it must be 0 (environment = real, and transfer, have it), got "
+                f"{self.novelty.weight}"
+            )
+        if self.potential.asks_plans:
+            return (
+                'potential.kind = "plan" asks the expert of a real environment, and a '
+                'dream has none: take "goal" (environment = real, and transfer, have '
+                "plans)"
+            )
+        return None
 
     def dead(self) -> str | None:
         """Return why a setting would have no effect, None where every setting has one.
 
         Such settings are refused for new runs only: an existing run may continue.
         """
+        if not self.tools.enabled and self.tools.labels != type(self.tools.labels)():
+            return "tools.labels says who labels the use of tools, and tools is off"
+        if self.judge.python_runs and "judge" not in self.sources:
+            return "judge.python_runs is of the judge of steps, and sources name none"
         refit = self.reward_model.refit
         if not refit.every:
             if refit == type(refit)():

@@ -7,15 +7,18 @@ the reward model, then the judge (or all of them, weighted) -> mixture with the 
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
 
+from dreamgym.rewards.components.questions import ComponentLabeller, label_steps
 from dreamgym.rewards.config import RewardConfig
 from dreamgym.rewards.rules import (
     Components,
+    StepLabels,
     add_components,
     process_rewards,
     scale_components,
@@ -24,6 +27,7 @@ from dreamgym.rewards.rules import (
     unscaled_rewards,
     weigh_components,
 )
+from dreamgym.rewards.tool_config import ToolLabelsConfig
 from worldmodel.data.records import Episode, Task, Transition
 
 Pasts = Sequence[Sequence[str]]
@@ -105,14 +109,23 @@ class RewardFunction:
         *,
         reward_model: StepScorer | None = None,
         judge: StepJudge | None = None,
+        labellers: Mapping[str, ComponentLabeller] = MappingProxyType({}),
     ):
-        """Raise ValueError if the settings name a source that is not given."""
+        """Raise ValueError if the settings name a source that is not given.
+
+        `labellers` are the "classifier" and the "judge" of components of tool use.
+        """
         for source, model in (("reward_model", reward_model), ("judge", judge)):
             if source in config.sources and model is None:
                 raise ValueError(
                     f"sources name {source!r}, and no such model was given"
                 )
+        labels = config.tools.labels
+        for name in ("classifier", "judge") if config.tools.enabled else ():
+            if labels.asks(name) and name not in labellers:
+                raise ValueError(f"tools.labels name a {name}, and none was given")
         self.config, self.reward_model, self._judge = config, reward_model, judge
+        self._labellers = labellers
 
     def score(
         self, episodes: Sequence[Episode], pasts: Pasts | None = None
@@ -139,7 +152,9 @@ class RewardFunction:
 
     def _needs_outcome(self, episode: Episode) -> bool:
         c = self.config
-        calls = c.tools.enabled and "calls" in episode.task.options
+        calls = c.tools.enabled and (
+            c.tools.labels.when != "rule" or "calls" in episode.task.options
+        )
         return c.outcome_weight > 0 or c.process_requires_success or calls
 
     def _mix(
@@ -253,12 +268,30 @@ class RewardFunction:
     ) -> _EpisodeScores:
         """Return the rules' scores; they are sure where a reward is not 0."""
         out: _EpisodeScores = []
-        for e, steps, past in zip(episodes, step_numbers, pasts, strict=True):
-            rewards = process_rewards(e, self.config, past) if steps else []
+        labels = self._tool_labels(episodes, step_numbers, pasts)
+        for e, steps, past, label in zip(
+            episodes, step_numbers, pasts, labels, strict=True
+        ):
+            if isinstance(label, str):
+                out.append(label)
+                continue
+            rewards = process_rewards(e, self.config, past, label) if steps else []
             out.append(
                 {s: _StepScore(rewards[s], any(rewards[s].values())) for s in steps}
             )
         return out
+
+    def _tool_labels(
+        self,
+        episodes: Sequence[Episode],
+        step_numbers: Sequence[Sequence[int]],
+        pasts: Pasts,
+    ) -> list[dict[int, StepLabels] | str]:
+        """Return the labels of tool use that are not by rule, or a problem."""
+        tools = self.config.tools
+        if not tools.enabled or tools.labels == ToolLabelsConfig():
+            return [{} for _ in episodes]
+        return label_steps(episodes, step_numbers, pasts, tools.labels, self._labellers)
 
     def _model_scores(
         self,

@@ -155,15 +155,22 @@ class RewardModel:
         """
         pasts = [()] * len(attempts) if pasts is None else pasts
         examples = [
-            e.with_columns(row=i)
-            for i, e in enumerate(
-                e
-                for (task, steps), past in zip(attempts, pasts, strict=True)
-                for e in attempt_examples(
-                    self.tokenizer, task, steps, history=self.history, past=past
-                )
+            e
+            for (task, steps), past in zip(attempts, pasts, strict=True)
+            for e in attempt_examples(
+                self.tokenizer, task, steps, history=self.history, past=past
             )
         ]
+        ends = np.cumsum([len(steps) for _, steps in attempts])[:-1]
+        scores = self.example_scores(examples) - self.mean_score
+        return np.split(scores, ends) if attempts else []
+
+    def example_scores(self, examples: Sequence[Example]) -> Float[np.ndarray, " N"]:
+        """Return the score of each example, at the one id that its mask marks.
+
+        Nothing is subtracted.
+        """
+        examples = [e.with_columns(row=i) for i, e in enumerate(examples)]
         out = np.zeros(len(examples))
         # Batches of one shape, so that one compiled program scores any number of steps.
         rows = 16
@@ -173,8 +180,7 @@ class RewardModel:
             batch = rows_of(tokens, index, rows)
             scores = to_host(self._scores(self.model.params, batch))
             out[batch.columns["row"][batch.mask]] = scores[batch.mask]
-        ends = np.cumsum([len(steps) for _, steps in attempts])[:-1]
-        return np.split(out - self.mean_score, ends) if attempts else []
+        return out
 
     def margins(self, pairs: Sequence[Preference]) -> Float[np.ndarray, " N"]:
         """Return R(better) - R(worse) of each pair; above 0 it is ranked right."""

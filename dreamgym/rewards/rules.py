@@ -6,15 +6,18 @@ dict of named components a step. Each function adds one kind of component.
 
 import fnmatch
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
 
 from dreamgym.rewards.config import (
     ComponentWeightConfig,
     CostConfig,
     MilestoneConfig,
     RewardConfig,
-    ToolConfig,
 )
+from dreamgym.rewards.tool_config import ToolConfig
 from worldmodel.data.records import Episode, Transition
 from worldmodel.text.tools.call_matching import Matching, match_calls
 from worldmodel.text.tools.tool_calls import (
@@ -28,6 +31,38 @@ from worldmodel.text.tools.tool_schemas import call_error, tool_schemas
 
 Components = dict[str, float]
 """The named components of a step's reward, which is their sum."""
+
+
+class CallLabels(NamedTuple):
+    """What is right about a call: the chances that it was due, and that its tool and
+    its arguments are right, given the ones before. None where nobody knows.
+    """
+
+    due: float
+    tool: float | None
+    arguments: float | None
+
+
+class StepLabels(NamedTuple):
+    """Labels of a step by a classifier or a judge; None, or no entry, for "rule".
+
+    `due` is the chance that a call is due in its state, `tools` and `arguments` those
+    of each of its calls.
+    """
+
+    due: float | None = None
+    tools: tuple[float | None, ...] = ()
+    arguments: tuple[float | None, ...] = ()
+
+
+def rule_labels(call: Call, expected: Call | None) -> CallLabels:
+    """Return the labels of a call by the call that was expected, None if none was."""
+    if expected is None:
+        return CallLabels(0.0, None, None)
+    if call.tool != expected.tool:
+        return CallLabels(1.0, 0.0, None)
+    score = argument_score(call.arguments, expected.arguments)
+    return CallLabels(1.0, 1.0, score)
 
 
 def add_components(parts: Iterable[Mapping[str, float]]) -> Components:
@@ -45,12 +80,16 @@ def scale_components(part: Mapping[str, float], factor: float | int) -> Componen
 
 
 def process_rewards(
-    episode: Episode, config: RewardConfig, past: Sequence[str] = ()
+    episode: Episode,
+    config: RewardConfig,
+    past: Sequence[str] = (),
+    labels: Mapping[int, StepLabels] = MappingProxyType({}),
 ) -> list[Components]:
     """Return the components of all rules for each step of an episode.
 
     Args:
       past: the actions before the first step, if it does not start its task.
+      labels: those of the steps whose tool use is not labelled by rule alone.
 
     Raises:
       ValueError: the task's expected calls or its tools are malformed.
@@ -63,7 +102,7 @@ def process_rewards(
                 steps, config.environment_weight, config.unscaled_components
             ),
             milestone_rewards(steps, config.milestones, past),
-            tool_rewards(episode, config.tools, past),
+            tool_rewards(episode, config.tools, past, labels),
             strict=True,
         )
     ]
@@ -136,32 +175,112 @@ def milestone_rewards(
 
 
 def tool_rewards(
-    episode: Episode, config: ToolConfig, past: Sequence[str] = ()
+    episode: Episode,
+    config: ToolConfig,
+    past: Sequence[str] = (),
+    labels: Mapping[int, StepLabels] = MappingProxyType({}),
 ) -> list[Components]:
     """Return the rewards of tool use: when to call, which tool, with which arguments.
 
-    There are none where the task does not say which calls are expected. Which of them a
-    call is decides `config.match`, over the actions of the `past`, too, which are not
-    rewarded.
+    There are none where nobody knows when a call is due: the task does not say which
+    calls are expected, and it is labelled by rule. Which of them a call is decides
+    `config.match`, over the actions of the `past`, too, which are not rewarded.
+    `labels` are those by a classifier or a judge, by step.
 
     Raises:
       ValueError: the task's expected calls or its tools are malformed.
     """
-    steps = episode.transitions
+    steps, first = episode.transitions, len(past)
     parts: list[list[Components]] = [[] for _ in (*past, *steps)]
+    by_rule = config.labels.when == "rule"
     expected = expected_calls(episode.task) if config.enabled else None
-    if expected is None:
+    if not config.enabled or (expected is None and by_rule):
         return [{} for _ in steps]
     actions = [read_action(a) for a in (*past, *(t.action for t in steps))]
     schemas = tool_schemas(episode.task)
-    matching = match_calls([a.calls for a in actions], expected, config.match)
+    matching = match_calls([a.calls for a in actions], expected or (), config.match)
+    numbers, earlier = Counter[int](), set[str]()
     for step, call, wanted in matching.made:
-        invalid = steps[step - len(past)].invalid if step >= len(past) else None
+        number, is_repeated = numbers[step], repr(call) in earlier
+        numbers[step] += 1
+        earlier.add(repr(call))
+        if step < first:
+            continue
+        label = labels.get(step - first, StepLabels())
+        if is_repeated and not by_rule:  # or a policy would make it again and again
+            label = label._replace(due=0.0)
         error = None if schemas is None else call_error(call, schemas)
-        fits = call.valid_json and error is None
-        parts[step].append(call_rewards(call, wanted, invalid, config, fits=fits))
-    for step in repeated_wrong_tools(matching) if config.repeat_penalty else ():
-        parts[step].append({"repeat": -float(config.repeat_penalty)})
+        parts[step].append(
+            call_rewards(
+                call,
+                _labels_of(rule_labels(call, wanted), label, number, config),
+                steps[step - first].invalid,
+                config,
+                fits=call.valid_json and error is None,
+            )
+        )
+    if config.repeat_penalty and expected is not None:
+        for step in repeated_wrong_tools(matching):
+            parts[step].append({"repeat": -float(config.repeat_penalty)})
+    if not by_rule:
+        for step, pay in _labelled_abstentions(actions, first, labels, config).items():
+            parts[step].append({"when": config.weights.when * pay})
+    elif expected is not None:
+        _add_misses(parts, actions, expected, matching, config)
+    return [
+        {f"tool/{name}": value for name, value in add_components(rows).items()}
+        for rows in parts[len(past) :]
+    ]
+
+
+def _labels_of(
+    by_rule: CallLabels, label: StepLabels, number: int, config: ToolConfig
+) -> CallLabels:
+    """Return the labels of the call of a number in its step, by who labels them."""
+    named, out = config.labels, by_rule
+    if named.when != "rule":
+        out = out._replace(due=label.due or 0.0)
+    if named.which != "rule":
+        out = out._replace(tool=_entry(label.tools, number))
+    if named.arguments != "rule":
+        out = out._replace(arguments=_entry(label.arguments, number))
+    return out
+
+
+def _entry(labels: Sequence[float | None], number: int) -> float | None:
+    """Return the label of a number, None where there is none."""
+    return labels[number] if number < len(labels) else None
+
+
+def _labelled_abstentions(
+    actions: Sequence[Action],
+    first: int,
+    labels: Mapping[int, StepLabels],
+    config: ToolConfig,
+) -> dict[int, float]:
+    """Return what the steps without a call are paid, by the chance that one was due.
+
+    Not calling is paid once an episode, or a policy would idle for it; each call that
+    is due and not made is punished.
+    """
+    out: dict[int, float] = {}
+    without = [i for i, action in enumerate(actions) if not action.calls]
+    for i in without:
+        due = labels.get(i - first, StepLabels()).due
+        if i >= first and due is not None:
+            right = (1 - due) * config.abstain[0] * (i == without[0])
+            out[i] = due * config.call[1] + right
+    return out
+
+
+def _add_misses(
+    parts: Sequence[list[Components]],
+    actions: Sequence[Action],
+    expected: Sequence[Sequence[Call]],
+    matching: Matching,
+    config: ToolConfig,
+) -> None:
+    """Add what missed calls and right abstentions pay, by the expected calls."""
     when = config.weights.when
     for listed_step, _ in matching.missed:
         # Without a step of its own a call is missed once the episode is over.
@@ -170,10 +289,6 @@ def tool_rewards(
             parts[step].append({"when": when * config.call[1]})
     for step in _right_abstentions(actions, expected, matching, config.match):
         parts[step].append({"when": when * config.abstain[0]})
-    return [
-        {f"tool/{name}": value for name, value in add_components(rows).items()}
-        for rows in parts[len(past) :]
-    ]
 
 
 def repeated_wrong_tools(matching: Matching) -> list[int]:
@@ -217,7 +332,7 @@ def _right_abstentions(
 
 def call_rewards(
     call: Call,
-    expected: Call | None,
+    labels: CallLabels,
     invalid: bool | None,
     config: ToolConfig,
     *,
@@ -225,47 +340,53 @@ def call_rewards(
 ) -> Components:
     """Return the rewards of one call: the entries of the table, weighted.
 
+    They are the expected ones where labels are chances: a component counts as far as
+    the ones before it are right.
+
     Args:
       call: the call of the agent.
-      expected: the expected call, None if none is expected.
+      labels: what is right about it. A component without a label is not paid.
       invalid: whether the execution failed; None if the environment does not say.
       fits: whether it is JSON for a known tool, with the arguments of its schema.
 
-    A call that is not expected gets its punishment only, however well-formed it is. The
+    A call that is not due gets its punishment only, however well-formed it is. The
     execution of a wrong tool is no success.
     """
-    w, out = config.weights, {}
+    w, out, (due, tool, arguments) = config.weights, {}, labels
     fits = fits and call.valid_json
-    pair = config.abstain if expected is None else config.call[::-1]
-    out["when"] = w.when * pair[1]
+    out["when"] = w.when * _mean((config.call[0], config.abstain[1]), due)
     if not fits:
         out["syntax"] = w.syntax * config.syntax[1]
     elif invalid:
         out["execution"] = w.execution * config.execution[1]
-    if expected is None:
+    if not due:
         return out
-    right = call.tool == expected.tool
-    if call.tool:  # of a malformed call it may not be known
-        out["which"] = w.which * config.tool[0 if right else 1]
+    if call.tool and tool is not None:  # of a malformed call it may be missing
+        out["which"] = w.which * due * _mean(config.tool, tool)
     if not call.valid_json:
         return out
     if fits:
-        out["syntax"] = w.syntax * config.syntax[0]
-    if not right:
+        out["syntax"] = w.syntax * due * config.syntax[0]
+    if not tool:
         return out
     if fits and invalid is False:
-        out["execution"] = w.execution * config.execution[0]
-    best, worst = config.arguments
-    score = argument_score(call.arguments, expected.arguments)
-    out["arguments"] = w.arguments * (worst + (best - worst) * score)
+        out["execution"] = w.execution * due * tool * config.execution[0]
+    if arguments is not None:
+        quality = _mean(config.arguments, arguments)
+        out["arguments"] = w.arguments * due * tool * quality
     return out
+
+
+def _mean(pair: Sequence[float | int], chance: float) -> float:
+    """Return the mean of (right, wrong), with the chance of the first one."""
+    return chance * pair[0] + (1 - chance) * pair[1]
 
 
 def task_rewards(episode: Episode, config: ToolConfig) -> Components:
     """Return the table's entry for the final answer; none where it is not scored."""
     if not config.enabled or episode.success is None:
         return {}
-    if expected_calls(episode.task) is None:
+    if config.labels.when == "rule" and expected_calls(episode.task) is None:
         return {}
     row = config.task[0 if episode.success else 1]
     return {"tool/task": config.weights.task * row}

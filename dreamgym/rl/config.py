@@ -13,7 +13,7 @@ OTHER_ESTIMATORS = ("gae", "success_filter", "preference_pairs")
 CREDITS = ("turn", "episode", "turn_and_episode", "state")
 """The returns that are compared within a group; see group_advantages."""
 
-NORMALIZATIONS = ("batch", "group", "none")
+NORMALIZATIONS = ("batch", "group", "component", "none")
 """What advantages are divided by; see UpdateConfig."""
 
 
@@ -236,8 +236,9 @@ class UpdateConfig:
     normalize_advantages: str = "batch"
     """"batch" divides advantages by their root mean square over the batch (those of a
     critic are whitened), so that learning does not depend on the scale of rewards;
-    "group" divides by the standard deviation of the group; "none" leaves them as they
-    are."""
+    "group" divides by the standard deviation of the group; "component" divides those of
+    each reward component by its own before they are weighed and added, and then the sum
+    as "batch" does (GDPO, arXiv:2601.05242); "none" leaves them as they are."""
     credit: str = "turn"
     """The returns that are compared within a group: those from a "turn" on, among the
     members that act at it; those of the whole "episode", undiscounted (GRPO,
@@ -336,6 +337,14 @@ class UpdateConfig:
                 "shaping changes advantages over a group, which advantage_estimator = "
                 f"{self.advantage_estimator} does not have: leave its settings at 0"
             )
+        apart = self.normalize_advantages == "component"
+        if apart and (in_reward or self.advantage_estimator not in GROUP_ESTIMATORS):
+            raise ValueError(
+                "normalize_advantages = component compares the returns of each reward "
+                f"component: advantage_estimator must be one of {GROUP_ESTIMATORS} and "
+                f"kl_penalty.placement loss, got {self.advantage_estimator} and "
+                f"{penalty.placement}"
+            )
         if self.surrogate.importance_level == "none" and self.surrogate.dual_clip:
             raise ValueError(
                 "surrogate.dual_clip bounds a ratio, and surrogate.importance_level is "
@@ -352,7 +361,7 @@ class UpdateConfig:
         """Whether advantages are differences of returns of turns, as in Theorem 1."""
         group = (
             self.advantage_estimator in GROUP_ESTIMATORS
-            and self.normalize_advantages != "group"
+            and self.normalize_advantages in ("batch", "none")
         )
         critic = (
             self.advantage_estimator == "gae" and self.normalize_advantages == "none"

@@ -296,7 +296,7 @@ def _compare(
         mask,
         states,
         discount=config.discount,
-        divide_by_std=config.normalize_advantages == "group",
+        divide_by_std=config.normalize_advantages in ("group", "component"),
         baseline=config.advantage_estimator,
         credit=config.credit,
     )

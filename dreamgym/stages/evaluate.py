@@ -63,6 +63,9 @@ def _numbers(name: str, played: Sequence[Trajectory]) -> dict[str, Any]:
     row = summary(played, real_transitions=0)
     success = row["success"]
     out = {"success": success["mean"], "games": success["episodes"]}
+    out["steps"] = row["mean_steps"]
+    if row["costs"]:
+        out["costs"] = {cost: value["mean"] for cost, value in row["costs"].items()}
     if row["errors"]:
         out["unscored"] = success["unscored"]
         print(

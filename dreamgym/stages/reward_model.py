@@ -1,8 +1,8 @@
-"""Stage: fits the reward model, if the rewards of a training loop use one."""
+"""Stage: fits the reward model and the classifier of tool use, if rewards use them."""
 
 from typing import Any
 
-from dreamgym.build import rewards
+from dreamgym.build import component_labels, rewards
 from dreamgym.build.costs import ranking_cost
 from dreamgym.config.settings import RunConfig
 from dreamgym.run.cost import Cost, Workload
@@ -10,17 +10,29 @@ from dreamgym.run.directory import Run
 
 
 def body(run: Run) -> dict[str, Any]:
-    """Fit a reward model if the rewards of a loop need one; write reward_model/."""
+    """Fit what the rewards of a loop need.
+
+    That may be a reward model, in reward_model/, and a classifier of the components of
+    tool use, in component_classifier/.
+    """
     loops = (run.config.train, run.config.transfer)
-    if not any(loop.reward.fits_reward_model for loop in loops):
-        return {"pairs": 0}
-    return rewards.fit(run, run.config.reward_model)
+    numbers: dict[str, Any] = {"pairs": 0}
+    if any(loop.reward.fits_reward_model for loop in loops):
+        numbers = rewards.fit(run, run.config.reward_model)
+    match = run.config.classifier_match
+    if match is not None:
+        numbers = {**numbers, "components": component_labels.fit(run, match)}
+    return numbers
 
 
 def cost(config: RunConfig, workload: Workload) -> Cost:
-    """Return what the fit takes, if the rewards of a loop need one."""
-    loops = (config.train, config.transfer)
-    if not any(loop.reward.fits_reward_model for loop in loops):
-        return Cost()
+    """Return what the fits take, if the rewards of a loop need them.
+
+    A classifier reads the questions of as many episodes as a reward model reads
+    attempts, and is taken to cost as much.
+    """
+    loops = (config.train.reward, config.transfer.reward)
+    fits = any(reward.fits_reward_model for reward in loops)
+    fits += any(reward.fits_classifier for reward in loops)
     c = config.reward_model
-    return ranking_cost(workload, c.steps, c.batch_pairs)
+    return ranking_cost(workload, c.steps * fits, c.batch_pairs) if fits else Cost()

@@ -202,7 +202,7 @@ STAGES = StageTable(
             "reward_model",
             Late(f"{_ROOM}.reward_model"),
             cost=Late(f"{_ROOM}.reward_model", "cost"),
-            about="Fit a reward model if the rewards of a loop need one",
+            about="Fit the reward model or the classifier that rewards need",
             needs=("pretrain",),
             reads=(
                 "seed",
@@ -212,7 +212,12 @@ STAGES = StageTable(
                 "train.reward",
                 "transfer.reward",
             ),
-            writes=("reward_model", "curves/reward_model.jsonl"),
+            writes=(
+                "reward_model",
+                "curves/reward_model.jsonl",
+                "component_classifier",
+                "curves/component_classifier.jsonl",
+            ),
             command="reward-model",
         ),
         Stage(

@@ -7,7 +7,6 @@ import re
 from curriculum.config import (
     CurriculumConfig,
     DemonstrationStartsConfig,
-    GuidedRetriesConfig,
 )
 from dreamgym.rewards.config import PLACES, RewardConfig
 from dreamgym.rl.config import LossWeights, UpdateConfig
@@ -362,6 +361,18 @@ class LoopConfig:
                 "token or turn (or advantage_estimator success_filter), got none and "
                 f"advantage_estimator {estimator!r}"
             )
+        shapes = self.reward.potential.weight > 0 and update.reads_rewards
+        if shapes and update.credit != "turn":
+            raise ValueError(
+                "reward.potential credits single turns: update.credit must be turn, "
+                f"got {update.credit}"
+            )
+        weighs = bool(self.limits) or self.curriculum.lessons != "none"
+        if update.normalize_advantages == "component" and weighs:
+            raise ValueError(
+                "update.normalize_advantages = component undoes the factors that "
+                "limits and lessons give to rewards: leave them out"
+            )
         if self.tasks_per_update * self.group_size == 1 and estimator == "batch_mean":
             raise ValueError(
                 "advantage_estimator = batch_mean compares rollouts with each other: "
@@ -399,7 +410,7 @@ class LoopConfig:
             )
 
     def _check_starts(self):
-        """Refuse settings of starts and retries that would have no effect."""
+        """Refuse settings of starts that would have no effect."""
         starts = self.curriculum.demonstration_starts
         if not starts.share and starts != DemonstrationStartsConfig():
             raise ValueError(
@@ -411,12 +422,6 @@ class LoopConfig:
                 "curriculum.demonstration_starts.share leaves at least one group to a "
                 "task's start: tasks_per_update must be >= 2, got "
                 f"{self.tasks_per_update}"
-            )
-        retries = self.curriculum.guided_retries
-        if not retries.groups and retries != GuidedRetriesConfig():
-            raise ValueError(
-                "curriculum.guided_retries.groups is 0, so that nothing is tried "
-                "again: set it to >= 1, or leave guided_retries out"
             )
 
     @property

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.rl.advantages import unit_rms
@@ -183,23 +183,16 @@ def _advantages_without_critic(
             compared=batch.compared,
             choices=batch.choices(),
         )
+    elif c.normalize_advantages == "component":
+        values, mask = _component_advantages(batch, grid, weights)
     else:
         rewards, return_scale = batch.rewards(
             weights, updater, state.lessons, _known_scale(state, batch), limit_weights
         )
-        fork = batch.config.fork
-        values, mask = grid.group_advantages(
-            rewards,
-            batch.state_numbers(),
-            c,
-            size,
-            batch.forks,
-            fork_weight=fork.weight,
-            prefix_mean=fork.prefix_mean,
-        )
+        values, mask = _over_groups(batch, grid, rewards)
     # `scale` is undone in the bound of theorem 1, which speaks of returns.
     scale = return_scale
-    if c.normalize_advantages == "batch" and c.reads_rewards:
+    if c.normalize_advantages in ("batch", "component") and c.reads_rewards:
         values, scale = unit_rms(values, mask)
         scale *= return_scale
     # After all that compares and normalises, as in the papers.
@@ -215,6 +208,38 @@ def _advantages_without_critic(
     ]
     metrics = {RETURN_SCALE: return_scale} if _has_scale(c) else {}
     return _Advantages(indices, examples, scale, state.critic, metrics)
+
+
+def _over_groups(
+    batch: TurnBatch, grid: TurnGrid, rewards: Float[np.ndarray, " N"]
+) -> tuple[Float[np.ndarray, " N"], Bool[np.ndarray, " N"]]:
+    """Return advantages of turns over their groups, and the turns with a signal."""
+    fork = batch.config.fork
+    return grid.group_advantages(
+        rewards,
+        batch.state_numbers(),
+        batch.config.update,
+        batch.config.group_size,
+        batch.forks,
+        fork_weight=fork.weight,
+        prefix_mean=fork.prefix_mean,
+    )
+
+
+def _component_advantages(
+    batch: TurnBatch, grid: TurnGrid, weights: LossWeights
+) -> tuple[Float[np.ndarray, " N"], Bool[np.ndarray, " N"]]:
+    """Return the weighted sum of the advantages by each reward component.
+
+    Each is divided by its own standard deviation (GDPO, arXiv:2601.05242).
+    """
+    count = sum(batch.length)
+    values, mask = np.zeros(count), np.zeros(count, bool)
+    for weight, rewards in batch.components(weights).values():
+        advantages, signal = _over_groups(batch, grid, rewards)
+        values += weight * advantages
+        mask |= signal
+    return values, mask
 
 
 RETURN_SCALE = "return_scale"

@@ -30,6 +30,7 @@ from dreamgym.training.rollouts import (
     collect_rollouts,
     rescore,
     with_novelty,
+    with_potential,
 )
 from dreamgym.training.selection import destroyed_families
 from dreamgym.training.state import (
@@ -150,9 +151,9 @@ def _check_parts(
     Raises:
       ValueError: forks, or starts in demonstrations, in an environment that cannot be
         set back to a state; such starts, or guided retries, without demonstrations; a
-        `rollout_lag` of more than 1, on several devices that roll out and learn, or
-        where `parts.steps_left` limits the steps; a device of `parts.rollout_mesh`
-        learns.
+        potential of plans or goals that nobody knows; a `rollout_lag` of more than 1,
+        on several devices that roll out and learn, or where `parts.steps_left` limits
+        the steps; a device of `parts.rollout_mesh` learns.
     """
     if config.goes_back and as_restorable(envs) is None:
         raise ValueError(
@@ -164,6 +165,14 @@ def _check_parts(
             "starts in demonstrations, and guided retries, need demonstrations, got "
             "none"
         )
+    potential = config.reward.potential
+    if potential.asks_plans and not envs.knows_plans:
+        raise ValueError(
+            'reward.potential.kind = "plan" needs an environment with an expert that '
+            "plans from any state, and declares `plans_from_any_state = True`"
+        )
+    if potential.weight and potential.kind == "goal" and parts.goals is None:
+        raise ValueError('reward.potential.kind = "goal" needs won episodes, got none')
     _check_lag(rollout_lag, policy, parts)
     if parts.rollout_mesh is not None:
         leaves = jax.tree.leaves(policy.model.params)
@@ -180,10 +189,20 @@ def _rescored(
 ) -> Rollouts:
     """Return the rollouts with the rewards that the policy learns from."""
     _load_reward_model(state, parts)
-    rescored = rescore(rollouts, parts.score, config.reward.cost.token)
-    if state.novelty is None:
+    reward, weights = config.reward, config.reward.component_weights
+    rescored = rescore(rollouts, parts.score, reward.cost.token)
+    if state.novelty is not None:
+        rescored = with_novelty(rescored, state.novelty, weights)
+    if not reward.potential.weight:
         return rescored
-    return with_novelty(rescored, state.novelty, config.reward.component_weights)
+    return with_potential(
+        rescored,
+        reward.potential,
+        config.update.discount,
+        weights,
+        parts.goals,
+        bootstraps=config.update.advantage_estimator == "gae",
+    )
 
 
 def _following(state: TrainingState, metrics: Mapping[str, float]) -> TrainingState:

@@ -22,8 +22,16 @@ from dreamgym.agent.policy import Policy, Turn
 from dreamgym.agent.rollout import Trajectory, rollout
 from dreamgym.envs.base import LOW_CONFIDENCE
 from dreamgym.envs.vector import Snapshot, VectorEnv
-from dreamgym.rewards.config import ComponentWeightConfig
-from dreamgym.rewards.novelty import COMPONENT, NoveltyReward
+from dreamgym.rewards import novelty as novelty_reward
+from dreamgym.rewards import potential as potential_reward
+from dreamgym.rewards.config import ComponentWeightConfig, PotentialConfig
+from dreamgym.rewards.novelty import NoveltyReward
+from dreamgym.rewards.potential import (
+    GoalPotential,
+    plan_potential,
+    progress_rewards,
+    shaping_rewards,
+)
 from dreamgym.rewards.reward_function import (
     NO_OUTCOME,
     Pasts,
@@ -120,6 +128,7 @@ def collect_rollouts(
             key=key,
             source=source + suffix,
             temperature=config.update.temperature,
+            asks_plans=config.reward.potential.asks_plans,
             progress=show,
         )
 
@@ -145,21 +154,17 @@ def collect_rollouts(
     starts = fork_points(started, config, rng)
     forked = collect(starts, "-fork", jax.random.fold_in(key, 0)) if starts else []
     # Rounds of other tasks have the numbers before these.
-    number = config.max_resample_rounds
-    from_demonstrations: list[Trajectory] = []
-    if demonstration_starts:
-        start_key = jax.random.fold_in(key, number + 1)
-        from_demonstrations = collect(demonstration_starts, "-demonstration", start_key)
+    start_key, retry_key = (
+        jax.random.fold_in(key, config.max_resample_rounds + i) for i in (1, 2)
+    )
+    demonstrated = collect(demonstration_starts, "-demonstration", start_key)
     guided: list[Trajectory] = []
     lost = lost_tasks(started, size) if retries.groups else []
     if actions := guiding_actions(lost, demonstrations, retries.share):
         tasks = [t for t in lost if t.id in actions]
         tasks = tasks[: min(retries.groups, max_groups())]
-        retry_key = jax.random.fold_in(key, number + 2)
         guided = collect(tasks, "-guided", retry_key, GuidedPolicy(policy, actions))
-    return Rollouts(
-        started, forked, from_demonstrations=from_demonstrations, guided=guided
-    )
+    return Rollouts(started, forked, from_demonstrations=demonstrated, guided=guided)
 
 
 def rescore(
@@ -215,21 +220,64 @@ def with_novelty(
     not scored count, too: what they saw was seen. The metric is the mean sum over an
     episode (`reward/novelty`).
     """
+    pay = novelty.reward([t.episode for t in rollouts.all])
+    return _with_component(rollouts, novelty_reward.COMPONENT, pay, weights)
+
+
+def with_potential(
+    rollouts: Rollouts,
+    config: PotentialConfig,
+    discount: float,
+    weights: Sequence[ComponentWeightConfig] = (),
+    goals: GoalPotential | None = None,
+    *,
+    bootstraps: bool,
+) -> Rollouts:
+    """Return the rollouts with what the differences of a potential pay.
+
+    Where a critic bootstraps they shape the rewards, else a turn is credited with its
+    own difference alone (potential.py). `goals` is the potential "goal". The metric is
+    the mean sum over an episode (`reward/potential`).
+    """
+    pay = []
+    for t in rollouts.all:
+        if config.kind == "plan":
+            values = [plan_potential(n, config.decay) for n in t.plan_lengths]
+        else:
+            assert goals is not None, 'the potential "goal" needs won episodes'
+            task, steps = t.episode.task, t.episode.transitions
+            values = [goals(task, step.state) for step in steps]
+        if bootstraps:
+            rewards = shaping_rewards(values, discount)
+        else:
+            end = float(bool(t.episode.success))  # of a goal, or of a plan without rest
+            is_cut = t.error is not None or t.episode.transitions[-1].truncated
+            rewards = progress_rewards(values, discount, end=None if is_cut else end)
+        pay.append([config.weight * x for x in rewards])
+    return _with_component(rollouts, potential_reward.COMPONENT, pay, weights)
+
+
+def _with_component(
+    rollouts: Rollouts,
+    name: str,
+    pay: Sequence[Sequence[float]],
+    weights: Sequence[ComponentWeightConfig],
+) -> Rollouts:
+    """Return the rollouts with one more component, which has the weight of its name.
+
+    `pay` is its amount at each step of each rollout.
+    """
     trajectories = rollouts.all
-    (weight,) = weigh_components({COMPONENT: 1.0}, weights).values()
-    pay = [
-        [weight * amount for amount in amounts]
-        for amounts in novelty.reward([t.episode for t in trajectories])
-    ]
+    (weight,) = weigh_components({name: 1.0}, weights).values()
     for i, (t, amounts) in enumerate(zip(trajectories, pay, strict=True)):
         steps = tuple(
-            dataclasses.replace(step, rewards={**step.rewards, COMPONENT: amount})
+            dataclasses.replace(step, rewards={**step.rewards, name: weight * amount})
             for step, amount in zip(t.episode.transitions, amounts, strict=True)
         )
         episode = dataclasses.replace(t.episode, transitions=steps)
         trajectories[i] = t._replace(episode=episode)
-    mean = sum(map(sum, pay)) / max(len(pay), 1)
-    metrics = {**rollouts.reward_metrics, f"reward/{COMPONENT}": mean}
+    mean = weight * sum(map(sum, pay)) / max(len(pay), 1)
+    metrics = {**rollouts.reward_metrics, f"reward/{name}": mean}
     return _replaced(rollouts, trajectories, metrics)
 
 

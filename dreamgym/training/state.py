@@ -12,6 +12,7 @@ from curriculum.pool import TaskPool
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.rewards.novelty import NoveltyReward
+from dreamgym.rewards.potential import GoalPotential
 from dreamgym.rewards.reward_model import RewardModelWeights
 from dreamgym.rewards.reward_model_refit import RewardModelRefit
 from dreamgym.rl.critic import Critic
@@ -120,7 +121,8 @@ class LoopParts:
     uses; the state holds its weights. `plan_lengths` are lengths of known plans by task
     id, for the lessons of the curriculum. `demonstrations` are won episodes, in which
     some rollouts begin (DemonstrationStartsConfig), or by which lost ones are guided
-    (GuidedRetriesConfig). `steps_left` returns how many steps
+    (GuidedRetriesConfig). `goals` is the potential "goal" (PotentialConfig).
+    `steps_left` returns how many steps
     of the real environment rollouts may still take; training ends where they do not
     suffice for a group. `rollout_mesh` are devices that roll out and do not learn: the
     policy that acts is copied to them, and the experience model lies there.
@@ -136,5 +138,6 @@ class LoopParts:
     reward_refit: RewardModelRefit | None = None
     plan_lengths: Mapping[str, float | int] = dataclasses.field(default_factory=dict)
     demonstrations: Sequence[Episode] = ()
+    goals: GoalPotential | None = None
     steps_left: Callable[[], int] | None = None
     rollout_mesh: Mesh | None = None

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from curriculum.lesson_tracker import LessonTracker
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.base import LOW_CONFIDENCE
+from dreamgym.rewards.rules import weigh_components
 from dreamgym.rl.config import LossWeights
 from dreamgym.rl.credit import FirstCalls, Fork, TurnGrid
 from dreamgym.rl.update import Updater
@@ -20,7 +21,10 @@ from dreamgym.training.limits import step_cost
 from worldmodel.data.records import State
 from worldmodel.text.tools.tool_calls import read_action
 
-DENSE_REWARDS = ("milestone/", "tool/", "reward_model", "judge", "novelty")
+DENSE_REWARDS = (
+    *("milestone/", "tool/", "reward_model", "judge"),
+    *("novelty", "potential"),
+)
 """Prefixes of reward components that are not outcomes; the remedy "rewards" halves
 their weight."""
 TASK_REWARD = "tool/task"
@@ -216,6 +220,33 @@ class TurnBatch:
         if weights.kl and self.config.update.kl_penalty.placement == "reward":
             out -= weights.kl * updater.reference_log_ratio(self.examples)
         return out, scale
+
+    def components(
+        self, weights: LossWeights
+    ) -> dict[str, tuple[float, Float[np.ndarray, " N"]]]:
+        """Return for each reward component its weight and the reward of each turn.
+
+        The weight is that of `reward.component_weights`, times `dense_rewards` of the
+        `weights` where the component is no outcome. It is in the rewards as well, which
+        a division by their own deviation takes out again. Without a weight a component
+        is left out.
+        """
+        steps = [step for t in self.trajectories for step in t.episode.transitions]
+        names = sorted({name for step in steps for name in step.rewards})
+        named = weigh_components(
+            dict.fromkeys(names, 1.0), self.config.reward.component_weights
+        )
+        dense = {
+            name: weights.dense_rewards if _is_dense(name) else 1.0 for name in names
+        }
+        return {
+            name: (
+                abs(named[name]) * dense[name],
+                np.array([step.rewards.get(name, 0.0) for step in steps], float),
+            )
+            for name in names
+            if named[name] * dense[name]
+        }
 
 
 def _is_dense(name: str) -> bool:

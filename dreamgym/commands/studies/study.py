@@ -206,9 +206,11 @@ def table(study: Study, root: Path, confirmed: int | None = None) -> str:
     mixed = (
         f"\nBy dreamgym {', '.join(sorted(versions))}: more than settings may differ.\n"
     )
-    return study_table.table(axes, rows, study.columns, pairs) + mixed * (
-        len(versions) > 1
-    )
+    text = study_table.table(axes, rows, study.columns, pairs)
+    if study.pareto:
+        front = study_table.front_text(rows, study.columns, study.pareto)
+        text += f"\n\n{front}" * bool(front)
+    return text + mixed * (len(versions) > 1)
 
 
 def plot(study: Study, root: Path, confirmed: int | None = None) -> Path | None:

@@ -20,6 +20,9 @@
     gain = "test/warmstart - test/bc"       # of the same runs, paired by game
     [compare_to]                             # a variant minus another, below the table
     "no history" = "all"
+    [pareto]                                # columns that are objectives: max or min
+    cloned = "max"                          # which rows does no other one dominate?
+    seconds = "min"
 
 Several grids, `[[grid]]`, have the same axes and other values. With `[curves]` cells
 play the policies that are named there, and success is shown against real steps
@@ -61,6 +64,7 @@ class Study:
     last stage, so that a warm start can be evaluated without training in the dream.
     `compare_to` names for a variant the one that it is compared with. `curves` name a
     variant and its policy each, `factors` the curves that a curve is compared with.
+    `pareto` names columns that are objectives, "max" or "min".
     """
 
     preset: str
@@ -73,6 +77,7 @@ class Study:
     compare_to: Mapping[str, str]
     curves: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
     factors: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    pareto: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 MAX_MESSAGE = 2000
@@ -105,6 +110,7 @@ def read_study(path: Path) -> Study:
         "compare_to",
         "curves",
         "real_step_factor",
+        "pareto",
     }
     if unknown := sorted(content.keys() - known_keys):
         raise RunError(f"{path}: unknown {unknown}; have {sorted(known_keys)}")
@@ -134,6 +140,7 @@ def read_study(path: Path) -> Study:
         compare_to=content.get("compare_to", {}),
         curves=content.get("curves", {}),
         factors=content.get("real_step_factor", {}),
+        pareto=content.get("pareto", {}),
     )
     _check_curves(path, study)
     for cell in cells(study):
@@ -158,7 +165,7 @@ def _check_tables(path: Path, content: Mapping[str, Any]) -> None:
     for name in ("preset", "last_stage"):
         if not isinstance(content.get(name, ""), str):
             raise RunError(f"{path}: {name}: expected a text, got {content[name]!r}")
-    for name in ("set", "columns", "compare_to", "real_step_factor"):
+    for name in ("set", "columns", "compare_to", "real_step_factor", "pareto"):
         _check_table(path, name, content.get(name, {}))
     for name in ("variants", "curves"):
         _check_table(path, name, content.get(name, {}))
@@ -243,6 +250,14 @@ def _check(path: Path, study: Study) -> None:
             raise RunError(
                 f"{path}: columns.{name}: no policy {wrong[0]!r}; have {PLAYERS}"
             )
+    for name, aim in study.pareto.items():
+        if name not in study.columns or aim not in ("max", "min"):
+            raise RunError(
+                f"{path}: pareto.{name}: expected one of the columns "
+                f'{list(study.columns)}, with "max" or "min", got {aim!r:.60}'
+            )
+    if len(study.pareto) == 1:
+        raise RunError(f"{path}: pareto: expected at least two objectives, got one")
     if study.policies and any(
         not config_of(study, cell).env.id for cell in cells(study)
     ):

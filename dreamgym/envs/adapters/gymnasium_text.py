@@ -180,6 +180,8 @@ class GymnasiumTextWithExpert(GymnasiumTextWithActions):
     It has an expert (envs/base.py, HasExpert).
     """
 
+    plans_from_any_state = True
+
     def expert(self) -> list[str]:
         """Return a shortest plan to a successful end; empty where there is none."""
         assert self._table is not None

@@ -225,7 +225,10 @@ def _part(text: str) -> Part:
 def _members(envs: Sequence[gymnasium.Env]) -> dict[str, Any]:
     """Return what the class of a mixture of these environments has."""
     limits = [_declared_limit(env) for env in envs]
-    members: dict[str, Any] = {"deterministic": all(map(base.is_deterministic, envs))}
+    members: dict[str, Any] = {
+        "deterministic": all(map(base.is_deterministic, envs)),
+        "plans_from_any_state": all(map(base.plans_from_any_state, envs)),
+    }
     if max(limits) < math.inf:
         members["max_episode_steps"] = int(max(limits))
     copies = [getattr(env.unwrapped, "max_copies", None) for env in envs]

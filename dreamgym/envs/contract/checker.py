@@ -38,6 +38,7 @@ from dreamgym.envs.contract.experts import (
     SECONDS,
     TASKS,
     check_hidden,
+    check_later_plans,
     check_lost_plans,
     play_plans,
 )
@@ -355,6 +356,7 @@ class _Inspector:
             self.planned = [e.trace for e in episodes]
             check_hidden(self.findings, episodes, deterministic=self.deterministic)
             check_names(self.findings, episodes)
+            check_later_plans(self.player, subset)
             if self.deterministic:
                 check_lost_plans(self.findings, episodes)
         if not any(trace.won for trace in (*self.random, *self.planned)):

@@ -18,6 +18,8 @@ TASKS = 30
 """Tasks whose plans are played, at most."""
 SECONDS = 20.0
 """After so many seconds no further plan is played."""
+LATER_TASKS = 3
+"""Tasks in which an expert is asked for a plan on the way, at most."""
 
 
 class PlannedEpisode(NamedTuple):
@@ -51,6 +53,43 @@ def play_plans(player: Player, tasks: Sequence[Task]) -> list[PlannedEpisode]:
             instruction = task.instruction or str(start[1].get("instruction", ""))
             episodes.append(PlannedEpisode(instruction, plan, trace))
     return episodes
+
+
+def check_later_plans(player: Player, tasks: Sequence[Task]) -> None:
+    """Add a fault where an expert that plans from any state does not win on the way.
+
+    Of a few tasks half of its plan is played, and then the plan that it makes there.
+    Experts that plan from the start alone, and environments that draw lots, are left
+    out.
+    """
+    expert = base.as_expert(player.env)
+    if expert is None or not base.plans_from_any_state(player.env):
+        return
+    for task in tasks[:LATER_TASKS] if base.is_deterministic(player.env) else ():
+        where, start = f"task {task.id!r}", player.reset(task)
+        if start is None:
+            return
+        plan = player.call("expert", where, expert.expert)
+        plan = checked_actions(player.findings, "expert()", plan, where)
+        if not plan:
+            continue
+        half = player.play_on(task, start[0], plan[: len(plan) // 2])
+        if half.broken or half.ended:
+            continue
+        plan = player.call("expert", where, expert.expert)
+        later = checked_actions(player.findings, "expert()", plan, where)
+        if later is None:
+            return
+        trace = player.play_on(task, half.last.observation, later)
+        if not trace.broken and not trace.won:
+            player.findings.fault(
+                "the expert's plan on the way does not win, and "
+                "`plans_from_any_state` is declared",
+                f"{where}, after {half.length} actions of its first plan",
+                "plan from the present state, not from the start of the episode, or "
+                "leave the declaration out",
+            )
+            return
 
 
 def check_lost_plans(findings: Findings, episodes: Sequence[PlannedEpisode]) -> None:

@@ -9,7 +9,8 @@ import functools
 import os
 import random
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 try:
@@ -121,8 +122,13 @@ class _Choices(NamedTuple):
         takes = [] if recipe is None else inputs(recipe)
         return [(self.members.get(fits, fits[0]), n) for fits, n in takes]
 
-    def steps(self, goal: str) -> list[tuple[str, int, int]]:
-        """Return (item, amount, actions) of the plan, parts before their product."""
+    def steps(
+        self, goal: str, have: Mapping[str, int] = MappingProxyType({})
+    ) -> list[tuple[str, int, int]]:
+        """Return (item, amount, actions) of the plan, parts before their product.
+
+        `have` is what is held, of which no more than is missing is made.
+        """
         need: dict[str, int] = {}
 
         def visit(item: str) -> None:
@@ -133,11 +139,13 @@ class _Choices(NamedTuple):
         visit(goal)
         need[goal], steps = 1, []
         for item in reversed(need):
-            recipe = self.recipe(item)
-            times = -(-need[item] // recipe.output_item.count) if recipe else 1
+            recipe, amount = self.recipe(item), need[item] - have.get(item, 0)
+            if amount <= 0:
+                continue
+            times = -(-amount // recipe.output_item.count) if recipe else 1
             for part, count in self.needs(item):
                 need[part] += count * times
-            steps.append((item, need[item], times))
+            steps.append((item, amount, times))
         return steps[::-1]
 
     def length(self, goal: str) -> int:
@@ -154,6 +162,7 @@ class _Choices(NamedTuple):
                         yield self._replace(members=self.members | {fits: other})
 
 
+@functools.cache
 def _choose(goal: str) -> _Choices:
     """The cheapest recipes, then one change at a time while the plan gets shorter."""
     best = _Choices({}, {})
@@ -175,18 +184,27 @@ class Game(NamedTuple):
 @functools.cache
 def game(goal: str) -> Game:
     """Return the game of a goal, computed once."""
-    choices, plan, needed = _choose(goal), list[str](), list[Recipe]()
-    for item, amount, times in choices.steps(goal):
-        recipe = choices.recipe(item)
-        if recipe is not None:
-            needed.append(recipe)
-            plan += [craft(recipe, [i for i, _ in choices.needs(item)])] * times
-        else:
-            plan.append(f"get {amount} {item_id_to_str(item)}")
+    choices = _choose(goal)
+    recipes = (choices.recipe(item) for item, *_ in choices.steps(goal))
+    needed = [recipe for recipe in recipes if recipe is not None]
     others = {text(r): r for r in _others(goal)}
     for recipe in needed:
         others.pop(text(recipe), None)
-    return Game(tuple(plan), tuple(needed), tuple(others[t] for t in sorted(others)))
+    rest = tuple(others[t] for t in sorted(others))
+    return Game(tuple(plan(goal, {})), tuple(needed), rest)
+
+
+def plan(goal: str, have: Mapping[str, int]) -> list[str]:
+    """Return actions that craft a goal by its recipes, from what is held."""
+    choices, actions = _choose(goal), list[str]()
+    for item, amount, times in choices.steps(goal, have):
+        recipe = choices.recipe(item)
+        if recipe is not None:
+            parts = [part for part, _ in choices.needs(item)]
+            actions += [craft(recipe, parts)] * times
+        else:
+            actions.append(f"get {amount} {item_id_to_str(item)}")
+    return actions
 
 
 def _others(goal: str) -> list[Recipe]:

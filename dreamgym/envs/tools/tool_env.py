@@ -44,6 +44,7 @@ HOOKS = (
     "deterministic",
     "expert",
     "max_copies",
+    "plans_from_any_state",
     "render_state",
     "reset_seconds",
     "step_seconds",

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib
+import numpy as np
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from dreamgym.evaluation.pages.page import save_figure
-from dreamgym.evaluation.statistics import paired_by_game, rate, wilson_of
+from dreamgym.evaluation.statistics import paired_by_game, pareto_front, rate, wilson_of
 
 Cell = Mapping[str, Any]
 """A finished cell: `settings`, `values` by column, `games` by id: family, success."""
@@ -107,6 +108,35 @@ def table(
         if differences:
             names = f"{' '.join(row.labels)} minus {' '.join(other.labels)}"
             lines += ["", f"{names}, same seeds, same games:", *differences]
+    return "\n".join(lines)
+
+
+def front_text(
+    rows: Sequence[Row], columns: Mapping[str, str], objectives: Mapping[str, str]
+) -> str:
+    """Return the rows that no other one dominates, as text; "" where none has values.
+
+    `objectives` are columns with "max" or "min". Means are compared, whatever their
+    intervals are. Rows without a value in one of these columns are left out.
+    """
+    sign = np.array([1.0 if aim == "max" else -1.0 for aim in objectives.values()])
+    points = [[number(row, name, columns[name]) for name in objectives] for row in rows]
+    complete = [
+        (row, [n["mean"] for n in point if n is not None])
+        for row, point in zip(rows, points, strict=True)
+        if None not in point
+    ]
+    if not complete:
+        return ""
+    front = pareto_front(np.array([values for _, values in complete], float) * sign)
+    aims = ", ".join(f"{name} ({aim})" for name, aim in objectives.items())
+    lines = [
+        f"Pareto front, {aims}: {front.sum()} of {len(complete)} rows, by their means"
+    ]
+    for (row, values), is_best in zip(complete, front, strict=True):
+        pairs = zip(objectives, values, strict=True)
+        text = ", ".join(f"{name} {value:.3g}" for name, value in pairs)
+        lines += [f"- {' '.join(row.labels)}: {text}"] * bool(is_best)
     return "\n".join(lines)
 
 

@@ -30,7 +30,7 @@ from dreamgym.rewards.reward_model_config import RewardModelConfig
 from dreamgym.run.directory import Run, RunError
 from dreamgym.stages import reward_model as reward_model_stage
 from tests import doubles
-from tests.chat_server import ok, serving, status
+from tests.chat_server import answering, ok, serving, status, user_text
 from worldmodel.backbone.scalar_head import with_scalar_head
 from worldmodel.backbone.weights import save_model
 from worldmodel.chat.config import ChatConfig
@@ -245,6 +245,27 @@ def test_the_scorer_asks_the_judge_that_is_named(tmp_path):
     assert (usage["requests"], usage["cached"]) == (2, 1)
     with pytest.raises(ValueError, match="base_url must be the URL"):
         scored(run, RewardConfig(sources=("judge",)), e)
+
+
+def test_the_judge_runs_programs_in_the_sandbox(tmp_path):
+    run = made(tmp_path, train=1, dev=1)
+    (e, _) = both("dev", 1)
+    e = dataclasses.replace(e, transitions=e.transitions[-1:])
+
+    def rule(body):
+        seen = user_text(body)
+        if "OUTPUT" not in seen:
+            code = "print(sum(range(10)))\n1 / 0"
+            return json.dumps({"why": "the sum", "python": code, "scores": []})
+        right = "45" in seen and "ZeroDivisionError" in seen
+        return json.dumps({"why": "", "python": "", "scores": [10 * right]})
+
+    with serving(answering(rule)) as server:
+        chat = ChatConfig(base_url=server.url)
+        judge = JudgeConfig(chat=chat, max_reward=3.0, python_runs=1)
+        (result,) = scored(run, RewardConfig(sources=("judge",), judge=judge), e)
+    assert result.rewards == ({"judge": 3.0},)
+    assert rewards._program_output("x = 1") == "nothing was printed"
 
 
 def test_a_judge_that_refuses_us_ends_the_stage_with_what_to_do(tmp_path):

@@ -75,6 +75,31 @@ def test_cells_that_did_not_run_are_blank_and_none_runs_twice(tmp_path, capsys):
     assert "done before" in capsys.readouterr().err
 
 
+def test_the_front_stands_below_the_table(tmp_path):
+    aims = '[pareto]\nepisodes = "max"\nsteps = "min"\n[columns]\nsteps = "a.b"'
+    text = TEXT.replace("[columns]", aims)
+    grid = study_file.read_study(write_study(tmp_path, text))
+    assert study.table(grid, tmp_path).count("Pareto") == 0  # nothing has run
+    values = {20: (20, 5.0), 30: (30, 6.0)}  # more episodes, and more steps
+    for cell in study_file.cells(grid):
+        number, steps = values[cell["collect.episodes"]]
+        steps += cell["variant"] == "no history"  # dominated by the other variant
+        row = {
+            "settings": cell,
+            "values": {"episodes": number, "steps": steps},
+            "games": {},
+        }
+        path = tmp_path / "cells" / f"{study_file.config_of(grid, cell).digest()}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(row))
+    front = study.table(grid, tmp_path).split("\n\n")[-1].splitlines()
+    assert front == [
+        "Pareto front, episodes (max), steps (min): 2 of 4 rows, by their means",
+        "- all 20: episodes 20, steps 5",
+        "- all 30: episodes 30, steps 6",
+    ]
+
+
 def test_seeds_are_averaged_with_their_range(tmp_path):
     grid = study_file.read_study(write_study(tmp_path, TEXT))
     for cell, value in zip(study_file.cells(grid), (1.0, 5.0, 2.0), strict=False):
@@ -121,6 +146,13 @@ def test_seeds_are_averaged_with_their_range(tmp_path):
             '"no history" = "tea"',
             "compare_to: no variant 'tea'",
         ),
+        ("[columns]", "[pareto]\nx = 'max'\n[columns]", "pareto.x: expected one of"),
+        (
+            "[columns]",
+            "[pareto]\nepisodes = 'most'\n[columns]",
+            "with .max. or .min., got 'most'",
+        ),
+        ("[columns]", "[pareto]\nepisodes = 'max'\n[columns]", "at least two"),
         ("seed = [0, 1]", "seed = [-1]", "--seed must be >= 0"),
         (  # which of the cells, and which of its settings
             '"experience.history" = 0',

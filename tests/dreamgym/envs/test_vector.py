@@ -2,7 +2,7 @@
 
 from dreamgym.envs import base, vector
 from dreamgym.envs.dream import DreamVectorEnv
-from tests import doubles
+from tests import corridor, doubles
 
 
 def batch(size=3, **settings):
@@ -93,6 +93,33 @@ def test_the_return_of_an_earlier_game_is_not_carried_over():
         won = step.success
     assert step.terminated
     assert not won
+
+
+def test_the_length_of_a_plan_is_that_from_the_present_state():
+    envs = vector.RealVectorEnv(
+        [corridor.PlansAnywhere(), corridor.PlansAnywhere()], max_steps=6
+    )
+    assert envs.knows_plans
+    envs.reset(options={"tasks": [doubles.task(0, 2, 3), doubles.task(1, 1, 3)]})
+    assert [envs.plan_length(i) for i in range(2)] == [3, 1]
+    envs.step(["go right", "take coin"])
+    assert [envs.plan_length(i) for i in range(2)] == [2, None]  # the second has ended
+    assert not batch().knows_plans
+
+
+class Hopeless(corridor.PlansAnywhere):
+    def expert(self):
+        if self.state[0] == "at 1":
+            raise LookupError("no way")
+        return []
+
+
+def test_without_a_plan_its_length_is_unknown():
+    envs = vector.RealVectorEnv([Hopeless()], max_steps=6)
+    envs.reset(options={"tasks": [doubles.task(0, 2, 3)]})
+    assert envs.plan_length(0) is None
+    envs.step(["go right"])
+    assert envs.plan_length(0) is None
 
 
 def test_only_the_dream_can_return_to_an_earlier_moment():

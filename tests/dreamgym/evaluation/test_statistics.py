@@ -6,6 +6,7 @@ import pytest
 from dreamgym.evaluation.statistics import (
     difference_text,
     paired_difference,
+    pareto_front,
     rate,
     success_change,
     wilson,
@@ -158,3 +159,25 @@ def test_a_change_of_success_is_said_in_shares_and_lost_families():
         "55 % won after it, 50 % before (families lost: box)"
     )
     assert success_change(None, 0.5) == ("an unknown share won after it, 50 % before")
+
+
+def test_the_front_by_hand():
+    # (1, 3) and (3, 1) and (2, 2) are nowhere both worse; (1, 2) is worse than (2, 2),
+    # and of two equal points both stand.
+    points = np.array([[1, 3], [3, 1], [2, 2], [1, 2], [2, 2], [3, 0.5]], float)
+    front = pareto_front(points)
+    assert front.tolist() == [True, True, True, False, True, False]
+
+
+def test_the_front_is_that_of_a_plain_loop_and_never_empty():
+    rng = np.random.default_rng(0)
+    for size in (1, 2, 7, 30):
+        points = rng.integers(0, 4, (size, 3)).astype(float)
+        front = pareto_front(points)
+        for i, point in enumerate(points):
+            dominated = any(
+                (other >= point).all() and (other > point).any() for other in points
+            )
+            assert front[i] == (not dominated)
+        assert front.any()
+        assert (pareto_front(points * [2, 5, 1]) == front).all()

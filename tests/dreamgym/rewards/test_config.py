@@ -11,9 +11,8 @@ from dreamgym.rewards.config import (
     MilestoneConfig,
     RewardConfig,
     RewardModelSourceConfig,
-    ToolConfig,
-    ToolWeightsConfig,
 )
+from dreamgym.rewards.tool_config import ToolConfig, ToolWeightsConfig
 
 FULL = RewardConfig(
     outcome_weight=0.5,

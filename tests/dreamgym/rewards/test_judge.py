@@ -7,7 +7,12 @@ import random
 import pytest
 
 from dreamgym.rewards.config import JudgeConfig, RewardConfig
-from dreamgym.rewards.judge import Judge, judge_messages, read_scores
+from dreamgym.rewards.judge import (
+    Judge,
+    judge_messages,
+    read_scores,
+    read_tool_answer,
+)
 from dreamgym.rewards.reward_function import RewardFunction, StepJudge
 from tests import chat_server, helpers
 from tests.chat_server import answering, ok, serving, status
@@ -236,3 +241,92 @@ def test_reading_scores_raises_nothing_else():
 def test_bad_settings_are_refused_by_name(name, value):
     with pytest.raises(ValueError, match=name):
         JudgeConfig(**{name: value})
+
+
+# --- with a tool -----------------------------------------------------------------
+
+
+def tooled(python="", *scores, why="the sum") -> str:
+    return json.dumps({"why": why, "python": python, "scores": list(scores)})
+
+
+def judge_with_tool(url: str, runs: int, programs: list, **changes) -> Judge:
+    made = judge(url, python_runs=0, **changes)
+    config = dataclasses.replace(made.config, python_runs=runs)
+
+    def run_python(code):
+        programs.append(code)
+        return "42"
+
+    return Judge(made.client, config, run_python=run_python)
+
+
+def test_a_judge_runs_programs_and_reads_what_they_print_before_it_scores():
+    def rule(body):
+        seen = chat_server.user_text(body)
+        return tooled("", 10, 0, 5) if "OUTPUT" in seen else tooled("print(6 * 7)")
+
+    programs = []
+    with serving(answering(rule)) as server:
+        made = judge_with_tool(server.url, 2, programs)
+        result = made.scores([room("x"), room("y")], [(0, 1, 2), ()])
+        first, second = server.posts
+    assert result == [{0: 1.0, 1: -0.5, 2: pytest.approx(0.25)}, {}]
+    assert programs == ["print(6 * 7)"]
+    roles = [m["role"] for m in second["messages"]]
+    assert roles == ["system", "user", "assistant", "user"]
+    assert second["messages"][:2] == first["messages"]
+    assert json.loads(second["messages"][2]["content"])["python"] == "print(6 * 7)"
+    assert second["messages"][3]["content"] == 'OUTPUT\n"42"'
+    assert "2 programs at most" in first["messages"][0]["content"]
+    form = first["response_format"]["json_schema"]["schema"]["properties"]
+    assert (form["scores"]["minItems"], form["scores"]["maxItems"]) == (0, 3)
+
+
+def test_when_no_program_is_left_it_must_score():
+    programs = []
+    with serving(answering(lambda _: tooled("print(1)"))) as server:
+        made = judge_with_tool(server.url, 1, programs, retries=1)
+        (problem,) = made.scores([room("x")], ALL)
+        *_, last = server.posts
+    assert problem == "judge: malformed: no program is left"
+    assert programs == ["print(1)"]
+    assert len(server.posts) == 1 + 2
+    assert last["messages"][-1]["content"].endswith("Score the steps now.")
+    form = last["response_format"]["json_schema"]["schema"]["properties"]
+    assert form["python"]["enum"] == [""]
+    assert form["scores"]["minItems"] == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (tooled("print(1)", 5, 5), "a program and scores in one answer"),
+        (tooled("", 5), "expected 2 scores, got 1"),
+        (tooled("", 5, 11), r"a score must be in \[0, 10\], got 11"),
+        (tooled(7, 5, 5), "why and python must be text"),
+        (said(5, 5), r"fields missing: \['python'\]"),
+    ],
+)
+def test_answers_of_a_judge_with_a_tool_are_checked(text, message):
+    with pytest.raises(ValueError, match=f"malformed: {message}"):
+        read_tool_answer(text, 2, may_run=True)
+
+
+def test_without_programs_the_requests_are_as_before():
+    with serving(ok(said(1, 2, 3))) as server:
+        judge(server.url).scores([room("x")], ALL)
+    (post,) = server.posts
+    assert "Python" not in post["messages"][0]["content"]
+    form = post["response_format"]["json_schema"]["schema"]["properties"]
+    assert list(form) == ["why", "scores"]
+
+
+def test_settings_of_the_tool_say_what_is_wrong():
+    with pytest.raises(ValueError, match="python_runs >= 0"):
+        JudgeConfig(python_runs=-1)
+    with pytest.raises(ValueError, match="python_runs is 2, and no run_python"):
+        judge("http://127.0.0.1:1/v1", python_runs=2)
+    reward = RewardConfig(judge=JudgeConfig(python_runs=1))
+    assert "sources name none" in (reward.dead() or "")
+    assert dataclasses.replace(reward, sources=("judge",)).dead() is None

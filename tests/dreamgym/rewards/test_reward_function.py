@@ -13,13 +13,13 @@ from dreamgym.rewards.config import (
     MilestoneConfig,
     RewardConfig,
     RewardModelSourceConfig,
-    ToolConfig,
 )
 from dreamgym.rewards.reward_function import (
     RewardedEpisode,
     RewardFunction,
     with_rewards,
 )
+from dreamgym.rewards.tool_config import ToolConfig
 from tests import doubles, helpers
 from worldmodel.data.records import Task
 

@@ -188,8 +188,9 @@ def test_a_fork_is_scored_as_the_end_of_a_whole_episode(told):
         [(task, steps), (task, steps[2:]), (task, steps[2:])],
         [(), [t.action for t in steps[:2]], ()],
     )
-    np.testing.assert_allclose(fork, whole[2:], rtol=1e-4, atol=1e-5)
-    assert not np.allclose(alone, fork, rtol=1e-3)  # it reads its history
+    np.testing.assert_allclose(fork, whole[2:], atol=1e-5)
+    # It reads its history; how much of it matters depends on the processor's rounding.
+    assert np.abs(alone - fork).max() > 1e-4
 
 
 def test_it_is_saved_and_loaded_whole(told, tmp_path):

@@ -11,9 +11,9 @@ from dreamgym.rewards.config import (
     CostConfig,
     MilestoneConfig,
     RewardConfig,
-    ToolConfig,
 )
 from dreamgym.rewards.reward_function import RewardFunction
+from dreamgym.rewards.tool_config import ToolConfig
 from tests import helpers
 from worldmodel.data.records import Episode, Task, Transition
 from worldmodel.text.tools.tool_calls import Call
@@ -130,7 +130,8 @@ TABLE = ToolConfig(enabled=True)
     ],
 )
 def test_the_table_by_hand(got, gold, invalid, paid):
-    assert rules.call_rewards(got, gold, invalid, TABLE) == paid
+    labels = rules.rule_labels(got, gold)
+    assert rules.call_rewards(got, labels, invalid, TABLE) == paid
 
 
 def test_past_what_the_task_says_idling_is_no_merit():
@@ -262,7 +263,7 @@ def test_a_wrong_tool_that_is_called_again_has_a_price():
 def test_weights_scale_their_part():
     weights = dataclasses.replace(TABLE.weights, which=2.0, arguments=0.0)
     table = dataclasses.replace(TABLE, weights=weights, tool=(3.0, -1.0))
-    result = rules.call_rewards(C, C, False, table)
+    result = rules.call_rewards(C, rules.rule_labels(C, C), False, table)
     assert (result["which"], result["arguments"], result["when"]) == (6.0, 0.0, 1.0)
 
 

@@ -1,6 +1,7 @@
 """The loop's choices in a run: resumed with replay and alarms, probes, the real one."""
 
 import dataclasses
+import json
 
 import pytest
 
@@ -19,7 +20,12 @@ from dreamgym.build.models import load_policy, save_policy
 from dreamgym.config.overrides import changed
 from dreamgym.config.presets import preset, with_algorithm
 from dreamgym.config.stages import UncertaintyConfig
-from dreamgym.rewards.config import JudgeConfig, NoveltyConfig, RewardConfig
+from dreamgym.rewards.config import (
+    JudgeConfig,
+    NoveltyConfig,
+    PotentialConfig,
+    RewardConfig,
+)
 from dreamgym.rewards.novelty import NoveltyReward
 from dreamgym.rl.config import ALGORITHMS, KLPenaltyConfig
 from dreamgym.run.directory import Run, RunError
@@ -256,6 +262,42 @@ def test_counts_of_states_go_on_after_an_interruption(tmp_path, monkeypatch):
     assert progress.novelty.state() == counts
     assert progress.curve == whole.curve
     assert same(other.model.params, policy.model.params)
+
+
+def test_ends_of_won_episodes_say_how_near_the_goal_is_in_the_dream(tmp_path):
+    potential = PotentialConfig(weight=0.5, kind="goal")
+    config = dataclasses.replace(
+        LOOP, updates=1, reward=RewardConfig(potential=potential)
+    )
+    run, _, go = start(tmp_path, config)
+    episodes(run)
+    lost = [doubles.episode(t, ["take nothing"]) for t in TASKS]
+    write_episodes(run.path("episodes.jsonl"), lost)
+    with pytest.raises(ValueError, match="needs won episodes, got none"):
+        go()
+    write_episodes(run.path("episodes.jsonl"), [doubles.expert(t) for t in TASKS])
+    _, progress = go()
+    assert progress.curve[-1]["reward/potential"] != 0.0
+
+
+@pytest.mark.parametrize("name", ["tests.corridor:PlansAnywhere", WORLD])
+def test_plans_say_how_near_the_goal_is_in_the_real_environment(tmp_path, name):
+    run = corridor(
+        tmp_path,
+        environment="real",
+        reward=RewardConfig(potential=PotentialConfig(weight=0.5)),
+    )
+    env = dataclasses.replace(run.config.env, id=name)
+    warm = doubles.cloned(doubles.ACTIONS, [e.task for e in episodes(run)])
+    run.config = dataclasses.replace(run.config, policy=warm.config, env=env)
+    save_policy(run, "expert_iteration", warm)
+    if name == WORLD:  # its expert plans from the start alone
+        with pytest.raises(ValueError, match="plans_from_any_state"):
+            train._train_in_environment(run)
+        return
+    run.stage("train", lambda: train._train_in_environment(run))
+    (row,) = map(json.loads, run.path("curves/dream.jsonl").read_text().splitlines())
+    assert row["reward/potential"] != 0.0
 
 
 def test_the_same_loop_runs_in_the_real_environment(tmp_path):

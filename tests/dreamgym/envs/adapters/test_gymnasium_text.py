@@ -71,6 +71,7 @@ def test_the_shortest_plan_wins_whatever_an_end_pays(spec, last_reward):
     steps = [base.take(env, action) for action in plan]
     assert (steps[-1].terminated, steps[-1].success) == (True, True)
     assert sum(steps[-1].rewards.values()) == last_reward
+    assert base.plans_from_any_state(env)
     assert not any(s.success for s in steps[:-1])
     with pytest.raises(RuntimeError):
         env.step(plan[0])

@@ -5,7 +5,7 @@ import dataclasses
 
 import pytest
 
-from tests import doubles
+from tests import corridor, doubles
 from tests.dreamgym.envs.contract.common import checked, named
 
 
@@ -180,6 +180,18 @@ def test_plans_that_lose_a_few_tasks_among_many_are_found():
     lost, _, played = warning.where.split()[:3]
     assert 1 <= int(lost) <= 3 < int(played)
     assert report.faults == ()
+
+
+class FromTheStart(doubles.Corridor):
+    """Declares what its expert does not do: it plans from the start alone."""
+
+    plans_from_any_state = True
+
+
+def test_an_expert_that_does_not_plan_from_any_state_is_found():
+    fault = named(checked(FromTheStart).faults, "plan on the way does not win")
+    assert fault.where.startswith("task 'corridor-")
+    assert checked(corridor.PlansAnywhere).faults == ()
 
 
 def test_an_expert_that_sees_more_than_the_agent_is_found():

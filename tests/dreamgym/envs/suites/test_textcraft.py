@@ -169,6 +169,28 @@ def test_the_expert_wins_every_task_of_every_split():
     assert sum(lengths) / len(lengths) < 6  # 9.6 from a planner without choices
 
 
+def test_the_expert_plans_from_what_is_held():
+    env, *_ = start("oak_sign", distractors=0)
+    plan = env.expert()
+    assert plan == list(recipes.game("minecraft:oak_sign").plan)
+    env.step(plan[0])
+    assert env.expert() == plan[1:]
+    env.step("get 1 bamboo")  # no more is fetched than is missing
+    later = env.expert()
+    assert sum(x == "get 2 bamboo" for x in later) == 0
+    rng = random.Random(0)
+    for task in every_task()[::9]:
+        env.reset(options={"task": task})
+        for _ in range(rng.randrange(6)):
+            *_, won, _, _ = env.step(rng.choice(env.valid_actions()))
+            if won:
+                break
+        else:
+            ends = [env.step(action) for action in env.expert()[: 24 - env._steps]]
+            assert not any(x[-1]["invalid"] for x in ends)
+            assert ends[-1][-1]["success"] or env._steps == 24
+
+
 def test_the_lines_hold_what_the_simulator_holds():
     rng, env = random.Random(4), ours.TextCraft(max_steps=12)
     for task in rng.sample(every_task(), 40):

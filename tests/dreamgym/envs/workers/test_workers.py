@@ -67,6 +67,16 @@ def test_an_episode_is_that_of_the_environment_in_this_process(opened):
     assert list(there.expert()) == list(here.expert())
     assert type(there).__name__ == "Corridor"
     assert base.is_deterministic(there)
+    assert not base.plans_from_any_state(there)
+
+
+def test_an_expert_in_a_worker_plans_from_any_state(opened):
+    env = opened("tests.corridor:PlansAnywhere")
+    assert base.plans_from_any_state(env)
+    task = corridor.task(1, 3, 5)
+    base.begin(env, task)
+    base.take(env, "go right")
+    assert list(env.expert()) == ["go right", "take coin"]
 
 
 def test_a_worker_offers_no_method_that_the_environment_lacks(opened):

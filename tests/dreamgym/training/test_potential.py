@@ -1,0 +1,152 @@
+"""Shaping by potentials in the loop: plans lead, plans of other rooms do not."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from curriculum.sampler import pool_of
+from dreamgym import training
+from dreamgym.agent.rollout import rollout
+from dreamgym.config.stages import TrainConfig
+from dreamgym.envs.dream import DreamVectorEnv
+from dreamgym.envs.vector import RealVectorEnv
+from dreamgym.rewards.config import ComponentWeightConfig, PotentialConfig, RewardConfig
+from dreamgym.rewards.potential import GoalPotential
+from dreamgym.training import LoopParts, TrainingState
+from dreamgym.training.rollouts import Rollouts, with_potential
+from tests import doubles
+from tests.corridor import PlansAnywhere
+from tests.dreamgym.training.common import (
+    CONFIG,
+    WIN,
+    Recorder,
+    Tabular,
+    fresh,
+    loop,
+    pair,
+    updater,
+    with_,
+)
+
+ROOMS, START, GOAL = 12, 2, 11
+TASK = doubles.task(START, GOAL, ROOMS - 1)
+PLAN = RewardConfig(potential=PotentialConfig(weight=2.0))
+
+
+class Misled(PlansAnywhere):
+    """Its plans have the lengths of those of other rooms, drawn once."""
+
+    lengths = tuple(np.random.default_rng(5).permutation(ROOMS) + 1)
+
+    def expert(self):
+        return ["wait"] * int(self.lengths[int(self.state[0].split()[1])])
+
+
+def play(seed, env, reward, monkeypatch):
+    """Train in the corridor, which pays at its end alone; return the last success."""
+    policy = Tabular(
+        jnp.zeros((ROOMS, 3)), doubles.ACTIONS, lambda s: int(s[0].split()[1])
+    )
+    config = with_(
+        CONFIG,
+        updates=14,
+        tasks_per_update=1,
+        group_size=8,
+        normalize_advantages="batch",
+        reward=reward,
+    )
+    end = training.train(
+        policy,
+        RealVectorEnv([env() for _ in range(8)], max_steps=doubles.STEPS),
+        updater(),
+        TrainingState(
+            0,
+            policy.take_updates(monkeypatch),
+            pool_of([TASK], config.curriculum),
+            0,
+            [],
+        ),
+        config,
+        seed=seed,
+        recorder=Recorder(),
+    )
+    return float(np.mean([row["success"] for row in end.curve][-3:]))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_plans_lead_to_the_goal_and_plans_of_other_rooms_do_not(seed, monkeypatch):
+    alone = play(seed, PlansAnywhere, RewardConfig(), monkeypatch)
+    led = play(seed, PlansAnywhere, PLAN, monkeypatch)
+    misled = play(seed, Misled, PLAN, monkeypatch)
+    assert led > 0.8
+    assert max(alone, misled) < 0.4
+
+
+def test_a_rollout_has_the_length_of_the_plan_at_each_turn():
+    actions = ["go right", "go left", "go right", "go right", "take coin"]
+    policy = doubles.Scripted(lambda _, past, __: actions[len(past)])
+    task = doubles.task(1, 3, 5)
+    envs = RealVectorEnv([PlansAnywhere()], max_steps=9)
+    (t,) = rollout(
+        policy, envs, [task], key=jax.random.key(0), temperature=1.0, asks_plans=True
+    )
+    assert t.plan_lengths == (3, 2, 3, 2, 1)
+    config = PotentialConfig(weight=2.0, decay=0.5)
+    weights = [ComponentWeightConfig(name="potential", weight=0.5)]
+    shaped = with_potential(Rollouts([t], []), config, 0.8, weights, bootstraps=True)
+    paid = [x.rewards["potential"] for x in shaped.started[0].episode.transitions]
+    # 2 * 0.5 * (0.8 phi' - phi) with phi = 1/8, 1/4, 1/8, 1/4, 1/2, 0
+    assert paid == pytest.approx([0.075, -0.15, 0.075, 0.15, -0.5])
+    assert shaped.reward_metrics["reward/potential"] == pytest.approx(sum(paid))
+    (without,) = rollout(
+        doubles.Scripted(doubles.expert_rule),
+        envs,
+        [task],
+        key=jax.random.key(0),
+        temperature=1.0,
+    )
+    assert without.plan_lengths == ()
+
+
+def test_goals_shape_dreamed_episodes():
+    won, lost = pair()
+    goals = GoalPotential([won.episode])
+    config = PotentialConfig(weight=1.0, kind="goal")
+    shaped = with_potential(
+        Rollouts([won, lost], []), config, 0.9, goals=goals, bootstraps=True
+    )
+    task = won.episode.task
+    first, second = (goals(task, x.state) for x in won.episode.transitions)
+    steps = shaped.started[0].episode.transitions
+    assert second > first
+    assert [x.rewards["potential"] for x in steps] == pytest.approx(
+        [0.9 * second - first, -second]
+    )
+    fall = shaped.started[1].episode.transitions
+    assert [x.rewards["potential"] for x in fall] == pytest.approx([-first])
+
+
+def test_what_nobody_knows_is_refused():
+    config = with_(CONFIG, reward=PLAN)
+    with pytest.raises(ValueError, match="plans_from_any_state = True"):
+        loop(config)
+    goal = RewardConfig(potential=PotentialConfig(weight=1.0, kind="goal"))
+    with pytest.raises(ValueError, match="needs won episodes, got none"):
+        loop(with_(CONFIG, reward=goal))
+    goals = GoalPotential([doubles.episode(doubles.tasks("train")[0], WIN)])
+    end = loop(with_(CONFIG, reward=goal), parts=LoopParts(goals=goals))
+    assert "reward/potential" in end.curve[-1]
+    assert not DreamVectorEnv(doubles.RuleModel(), 1, max_steps=2).knows_plans
+    assert fresh([TASK]).update == 0
+
+
+def test_settings_without_effect_are_refused():
+    with pytest.raises(ValueError, match=r"update.credit must be turn, got episode"):
+        with_(CONFIG, reward=PLAN, credit="episode")
+    with pytest.raises(ValueError, match=r"environment = dream: reward.potential.kind"):
+        TrainConfig(reward=PLAN)
+    assert TrainConfig(reward=PLAN, environment="real")
+    assert dataclasses.replace(CONFIG, reward=PLAN).reward.dense
