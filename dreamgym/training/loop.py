@@ -126,8 +126,9 @@ def train(
             state, refit_metrics = _refit_reward_model(state, rollouts, parts)
 
             # 7. Record: metrics, alarms and what is done about them.
-            metrics |= refit_metrics
-            metrics |= _real_eval_metrics(state, policy, result, config, parts)
+            metrics |= refit_metrics | _real_eval_metrics(
+                state, policy, result, config, parts
+            )
             result = result._replace(metrics=result.metrics | metrics)
             state = recovery.respond(snapshot, state, result, rescored.started)
             if state.stop_reason:
