@@ -126,10 +126,8 @@ def train(
             state, refit_metrics = _refit_reward_model(state, rollouts, parts)
 
             # 7. Record: metrics, alarms and what is done about them.
-            metrics |= refit_metrics | _real_eval_metrics(
-                state, policy, result, config, parts
-            )
-            result = result._replace(metrics=result.metrics | metrics)
+            metrics |= _real_eval_metrics(state, policy, result, config, parts)
+            result = result._replace(metrics=result.metrics | metrics | refit_metrics)
             state = recovery.respond(snapshot, state, result, rescored.started)
             if state.stop_reason:
                 state = state._replace(pending=None)
