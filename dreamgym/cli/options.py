@@ -33,7 +33,7 @@ NO_TUNING = "stop before the real fine-tuning; the command without it goes on"
 ENV_HELP = (
     "a registered id (textworld or textworld:GAME, textcraft, alfworld, miniwob or "
     "miniwob:TASK, scienceworld or scienceworld:TASK, reasoning:TASK, bfcl or "
-    "bfcl:CATEGORY), "
+    "bfcl:CATEGORY, twcooking or twcooking:SKILLS, twcoin or twcoin:levelN), "
     '"module:Class", "gym:ID", "mix:A,B*2" (one policy on several environments, in '
     'this proportion), "mcp:FILE" (an MCP server with tasks) or the URL '
     "of an OpenEnv server, http://HOST:PORT (default: textworld)"

@@ -22,6 +22,8 @@ ENVIRONMENTS = {
     "scienceworld": "dreamgym.envs.suites.scienceworld:ScienceWorld",
     "textcraft": "dreamgym.envs.suites.textcraft:TextCraft",
     "textworld": "dreamgym.envs.suites.textworld.express:TextWorldExpress",
+    "twcoin": "dreamgym.envs.suites.twgames.env:TextWorldCoin",
+    "twcooking": "dreamgym.envs.suites.twgames.env:TextWorldCooking",
 }
 
 FAMILIES = {
@@ -31,6 +33,8 @@ FAMILIES = {
     "reasoning": "dreamgym.envs.suites.reasoning:one_task",
     "scienceworld": "dreamgym.envs.suites.scienceworld:one_task_type",
     "textworld": "dreamgym.envs.suites.textworld.games:one_game",
+    "twcoin": "dreamgym.envs.suites.twgames.env:one_level",
+    "twcooking": "dreamgym.envs.suites.twgames.env:one_recipe",
 }
 """Functions that return the environment of one task of an id: "ID:TASK"."""
 

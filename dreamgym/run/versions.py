@@ -17,6 +17,7 @@ _PACKAGES = (
     "reasoning-gym",
     "bfcl-eval",
     "alfworld",
+    "textworld",
 )
 
 
