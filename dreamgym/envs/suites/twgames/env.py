@@ -170,7 +170,10 @@ class TextWorldGames(TextEnv):
         truncated = self._steps >= self.max_episode_steps
         truncated = truncated and not (reply.won or reply.lost)
         self._open = not (reply.won or reply.lost or truncated)
-        looks = action.startswith(_WITHOUT_EFFECT) and action in before.commands
+        command = " ".join(action.lower().split())
+        looks = command.startswith(_WITHOUT_EFFECT) and command in map(
+            str.lower, before.commands
+        )
         info = {
             "rewards": {"points": points},
             "success": reply.won,

@@ -66,24 +66,24 @@ def next_command(house: House, hands: int = MAX_PLAN) -> str:
     if house.recipe is None:
         in_sight = _room_of(house, COOKBOOK) == house.at
         return READ if in_sight else _take(house, COOKBOOK)
-    held = {thing.name: thing for thing in house.carried}
-    full = len(held) >= hands
-    if "meal" in held:
+    carried = {thing.name: thing for thing in house.carried}
+    full = len(carried) >= hands
+    if "meal" in carried:
         return "eat meal"
     for name, verbs in house.recipe:
-        for verb in _pending(held.get(name), verbs, CUTS):
-            if KNIFE in held:
+        for verb in _pending(carried.get(name), verbs, CUTS):
+            if KNIFE in carried:
                 return f"{verb} {name} with {KNIFE}"
-            return _drop_other(held, name) if full else _take(house, KNIFE)
-    missing = [name for name, _ in house.recipe if name not in held]
+            return _drop_other(carried, name) if full else _take(house, KNIFE)
+    missing = [name for name, _ in house.recipe if name not in carried]
     if missing:
         ingredients = {name for name, _ in house.recipe}
-        others = [name for name in held if name not in ingredients]
+        others = [name for name in carried if name not in ingredients]
         if full:
             return f"drop {others[0]}" if others else ""
         return _take_first(house, missing)
     for name, verbs in house.recipe:
-        for verb in _pending(held[name], verbs, COOKINGS):
+        for verb in _pending(carried[name], verbs, COOKINGS):
             return _cook(house, name, APPLIANCES[verb])
     return _toward(house, KITCHEN) or "prepare meal"
 
@@ -97,8 +97,8 @@ def _pending(
     return [v for v in verbs if v in results and results[v] not in thing.condition]
 
 
-def _drop_other(held: Mapping[str, Thing], name: str) -> str:
-    return next((f"drop {other}" for other in held if other != name), "")
+def _drop_other(carried: Mapping[str, Thing], name: str) -> str:
+    return next((f"drop {other}" for other in carried if other != name), "")
 
 
 def _place_of(house: House, name: str) -> str | None:

@@ -185,9 +185,10 @@ def compile_game(game: Game) -> None:
             options.path = str(story)
             compile_story(content, options)
         except Exception as error:  # asserts, bugs of the package, Inform's compilers
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
             raise GameError(
                 f"TextWorld makes no game {game.name!r} of seed {game.seed} (split "
-                f"{game.split}): {type(error).__name__}: {error}"
+                f"{game.split}): {reason}"
             ) from error
         _keep(game, Files(story.read_bytes(), story.with_suffix(".json").read_bytes()))
 

@@ -80,6 +80,14 @@ def test_a_game_that_cannot_be_made_is_an_error_of_its_own(monkeypatch):
         env.make_ahead("train")
 
 
+def test_a_compiler_that_fails_is_an_error_of_the_game(monkeypatch, tmp_path):
+    monkeypatch.setenv("INFORM_HOME", str(tmp_path / "nowhere"))
+    env = registry.make("twcoin:level1")
+    with pytest.raises(games.GameError, match=r"no game 'level1' of seed 0.*NotFound"):
+        env.reset(options={"task": TASK})
+    assert games.load_game(GAME) is None
+
+
 def test_a_process_that_is_killed_is_a_lost_connection(monkeypatch):
     monkeypatch.setattr(making, "START", KILLED)
     env = registry.make("twcoin:level1")
