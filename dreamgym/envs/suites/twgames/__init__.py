@@ -1,0 +1,1 @@
+"""TextWorld's own games, compiled on demand: tw-cooking and Coin Collector."""
