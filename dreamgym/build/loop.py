@@ -37,6 +37,7 @@ from dreamgym.training import LoopParts, TrainingState, train
 from dreamgym.training.config import LoopConfig
 from dreamgym.training.feasibility import feasibility_filter_for
 from dreamgym.training.rollouts import ScoreEpisodes
+from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Task, read_branches
 from worldmodel.experience.base import CachingExperienceModel
 from worldmodel.fitting.batches import Example
@@ -100,7 +101,7 @@ def reinforce(
     """
     grammar = policy.grammar(config.update.temperature)
     updater = Updater(policy.model, reference.model.params, grammar, config.update)
-    critic = _critic(policy, config, run.config.seed)
+    critic = _critic(policy, config, _seed(run, name))
     start = _initial_state(
         run, updater, critic, tasks, config, keep_best=probe is not None
     )
@@ -134,7 +135,7 @@ def reinforce(
                 updater,
                 progress,
                 config,
-                seed=run.config.seed,
+                seed=_seed(run, name),
                 recorder=saver,
                 budget=budget,
                 rollout_lag=rollout_lag,
@@ -155,6 +156,11 @@ def reinforce(
     save_policy(run, name, result)
     run.write_curve(name, progress.curve)
     return result, progress
+
+
+def _seed(run: Run, name: str) -> int:
+    """Return the seed of a loop; each round of a policy, NAME/round-n, has its own."""
+    return content_seed(run.config.seed, name) if "/" in name else run.config.seed
 
 
 def _checkpoint(

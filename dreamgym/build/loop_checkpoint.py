@@ -302,6 +302,7 @@ def _trajectory(row: dict[str, Any]) -> Trajectory:
         row["error"],
         tuple(row["past"]),
         tuple(map(tuple, row["past_states"])),
+        tuple(row.get("plan_lengths", ())),
     )
 
 

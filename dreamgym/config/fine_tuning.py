@@ -88,9 +88,7 @@ class TransferConfig(LoopConfig):
                 "method 'dream_updates' plays to refit the experience model: "
                 "iteration.refit_share must be > 0, got 0.0"
             )
-        if self.reward.novelty.weight:
+        if problem := self.reward.dream_problem():
             raise ValueError(
-                "method 'dream_updates' learns in the dream, which may only have "
-                "invented what is novel: reward.novelty.weight must be 0, got "
-                f"{self.reward.novelty.weight}"
+                f"method 'dream_updates' learns in a dream: reward.{problem}"
             )

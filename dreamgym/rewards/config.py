@@ -369,14 +369,13 @@ class RewardConfig:
         if self.novelty.weight:
             return (
                 "novelty.weight pays for states that the dream may only have invented; "
-                f"it must be 0 (environment = real, and transfer, have it), got "
+                f"it must be 0 but for rollouts in a real environment, got "
                 f"{self.novelty.weight}"
             )
         if self.potential.asks_plans:
             return (
                 'potential.kind = "plan" asks the expert of a real environment, and a '
-                'dream has none: take "goal" (environment = real, and transfer, have '
-                "plans)"
+                'dream has none: take "goal"'
             )
         return None
 
@@ -385,6 +384,8 @@ class RewardConfig:
 
         Such settings are refused for new runs only: an existing run may continue.
         """
+        if not self.tools.enabled and self.tools.repeat_penalty:
+            return "tools.repeat_penalty is about the use of tools, and tools is off"
         if not self.tools.enabled and self.tools.labels != type(self.tools.labels)():
             return "tools.labels says who labels the use of tools, and tools is off"
         if self.judge.python_runs and "judge" not in self.sources:

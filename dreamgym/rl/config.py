@@ -1,6 +1,7 @@
 """Settings of a policy update: advantages, loss and trust region."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -73,9 +74,12 @@ class SurrogateConfig:
             raise ValueError(f"dual_clip must be 0 or > 1, got {self.dual_clip}")
         if self.importance_cap < 0:
             raise ValueError(f"importance_cap must be >= 0, got {self.importance_cap}")
-        if self.logit_gradient_cap < 0:
+        if not (
+            self.logit_gradient_cap >= 0 and math.isfinite(self.logit_gradient_cap)
+        ):
             raise ValueError(
-                f"logit_gradient_cap must be >= 0, got {self.logit_gradient_cap}"
+                "logit_gradient_cap must be >= 0 and finite, got "
+                f"{self.logit_gradient_cap}"
             )
 
 
@@ -189,9 +193,10 @@ class ShapingConfig:
     """Share of the advantage that `early_call` may change at most, in (0, 1)."""
 
     def __post_init__(self):
-        if self.entropy_rate < 0 or self.early_call < 0:
+        rates = (self.entropy_rate, self.early_call)
+        if not all(x >= 0 and math.isfinite(x) for x in rates):
             raise ValueError(
-                "entropy_rate and early_call must be >= 0, got "
+                "entropy_rate and early_call must be >= 0 and finite, got "
                 f"{self.entropy_rate} and {self.early_call}"
             )
         if not 0 < self.early_call_bound < 1:

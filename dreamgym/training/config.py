@@ -362,10 +362,10 @@ class LoopConfig:
                 f"advantage_estimator {estimator!r}"
             )
         shapes = self.reward.potential.weight > 0 and update.reads_rewards
-        if shapes and update.credit != "turn":
+        if shapes and (update.credit != "turn" or self.fork.prefix_mean):
             raise ValueError(
-                "reward.potential credits single turns: update.credit must be turn, "
-                f"got {update.credit}"
+                "reward.potential credits single turns: update.credit must be turn and "
+                f"fork.prefix_mean off, got {update.credit}, {self.fork.prefix_mean}"
             )
         weighs = bool(self.limits) or self.curriculum.lessons != "none"
         if update.normalize_advantages == "component" and weighs:

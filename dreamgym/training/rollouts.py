@@ -72,8 +72,8 @@ class Rollouts(NamedTuple):
         """Return what an update learns from: all but the guided rollouts.
 
         In a group whose task was won with guidance, won guided rollouts stand in the
-        places of the last lost ones, in at most half of them: what is left is what they
-        are compared with.
+        places of rollouts that were not scored, then of the last lost ones, in at most
+        half of the group. One lost rollout stays, with which they are compared.
         """
         out = [*self.started, *self.forked, *self.from_demonstrations]
         wins: dict[str, list[Trajectory]] = {}
@@ -83,8 +83,9 @@ class Rollouts(NamedTuple):
         for number, group in enumerate(groups_of(self.started, size)):
             if is_lost(group):
                 won = wins.pop(group[0].episode.task.id, [])[: max(size // 2, 1)]
-                end = (number + 1) * size
-                out[end - len(won) : end] = won
+                places = sorted(_places_for_wins(group)[: len(won)])
+                for place, win in zip(places, won, strict=False):
+                    out[number * size + place] = win
         return out
 
 
@@ -337,6 +338,13 @@ def is_informative(group: Sequence[Trajectory]) -> bool:
 def is_lost(group: Sequence[Trajectory]) -> bool:
     """Return whether rollouts of a group were scored, and none of them succeeded."""
     return {bool(t.episode.success) for t in group if t.error is None} == {False}
+
+
+def _places_for_wins(group: Sequence[Trajectory]) -> list[int]:
+    """Return where guided wins may stand in a lost group, the best places first."""
+    unscored = [i for i, t in enumerate(group) if t.error is not None]
+    lost = [i for i, t in enumerate(group) if t.error is None]
+    return [*unscored, *lost[: 0 if len(group) > 1 else None : -1]]
 
 
 def lost_tasks(rows: Sequence[Trajectory], size: int) -> list[Task]:

@@ -34,7 +34,7 @@ from worldmodel.data.records import Episode, Task
 
 
 def dream_rounds(
-    run: Run, name: str, policy: Policy, *, steps: int
+    run: Run, name: str, policy: Policy, *, steps: int, reserve: int = 0
 ) -> tuple[Policy, dict[str, Any]]:
     """Return the policy after `transfer.iteration.rounds` rounds, and their numbers.
 
@@ -44,6 +44,7 @@ def dream_rounds(
 
     Args:
       steps: real steps of all rounds; no episode starts that might take more.
+      reserve: real steps of the run that are left for what follows.
     """
     c = run.config.transfer
     tasks = training_tasks(run, [e.task for e in read(run)[0]], c.fresh_tasks)
@@ -53,7 +54,7 @@ def dream_rounds(
     for number in range(1, c.iteration.rounds + 1):
         folder, before = f"{name}/round-{number}", len(played)
         limit = steps * number // c.iteration.rounds - count_transitions(played)
-        played = play_round(run, folder, policy, tasks, played, limit)
+        played = play_round(run, folder, policy, tasks, played, limit, reserve)
         row: dict[str, Any] = {
             "real_transitions": count_transitions(played),
             **_success("real_success", played[before:]),
@@ -83,7 +84,9 @@ def _dream_updates(
 ) -> tuple[Policy, TrainingState]:
     """Train a policy in the dream of the experience model in a folder."""
     loop = run.config.transfer
-    experience = load_experience(run, stage=name, scaled=True, folder=folder)
+    experience = load_experience(
+        run, stage=name, scaled=True, folder=folder, for_rollouts=True
+    )
     envs = DreamVectorEnv(
         experience,
         loop.tasks_per_update * loop.group_size,

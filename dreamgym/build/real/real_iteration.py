@@ -33,7 +33,7 @@ from worldmodel.data.records import Episode, Task, write_episodes
 
 
 def iterate(
-    run: Run, name: str, policy: Policy, *, steps: int, dreams: bool
+    run: Run, name: str, policy: Policy, *, steps: int, dreams: bool, reserve: int = 0
 ) -> tuple[Policy, dict[str, Any]]:
     """Return the policy after `transfer.iteration.rounds` rounds, and their numbers.
 
@@ -43,6 +43,7 @@ def iterate(
     Args:
       policy: plays the first round. With `dreams` it may plan (`transfer.iteration`).
       steps: real steps of all rounds; no episode starts that might take more.
+      reserve: real steps of the run that are left for what follows.
       dreams: whether the experience model is refitted and dreamed in; without it the
         real episodes alone are imitated, which is the control.
     """
@@ -68,7 +69,8 @@ def iterate(
             player = planning_policy(
                 run, policy, c.transfer.iteration.plan, stage=name, folder=model_folder
             )
-        played = play_round(run, folder, player, _unsolved(tasks, won), played, limit)
+        unsolved = _unsolved(tasks, won)
+        played = play_round(run, folder, player, unsolved, played, limit, reserve)
         won = [*collected, *shortened_wins(played)]
         row: dict[str, Any] = {
             "real_transitions": count_transitions(played),
@@ -118,11 +120,14 @@ def play_round(
     tasks: Sequence[Task],
     before: Sequence[Episode],
     steps: int,
+    reserve: int = 0,
 ) -> list[Episode]:
     """Return the episodes played `before`, and those of this round, which are recorded.
 
     The tasks are played in random order. Where `steps` are left after that, those that
     were not won are played again. Episodes that the environment broke are left out.
+    `reserve` of the real steps that the run may still take are left: an attempt that
+    was interrupted has taken some.
     """
     path = run.path(f"{folder}/episodes.jsonl")
     if path.is_file():
@@ -131,7 +136,7 @@ def play_round(
     order = np.random.default_rng(seed).permutation(len(tasks)).tolist()
     played, remaining = list(before), [tasks[i] for i in order]
     if run.real_steps.left is not None:
-        steps = min(steps, run.real_steps.left)
+        steps = min(steps, max(run.real_steps.left - reserve, 0))
     with (
         planning_session(policy),
         contextlib.closing(real_envs(run)) as envs,

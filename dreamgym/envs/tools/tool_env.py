@@ -18,6 +18,7 @@ import functools
 import hashlib
 import json
 import random
+import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -40,6 +41,7 @@ MAX_ACTION = 4000
 MAX_CALLS = 64
 """Calls that `valid_actions` returns, at most."""
 
+_SURROGATES = re.compile("[\ud800-\udfff]")
 HOOKS = (
     "deterministic",
     "expert",
@@ -147,7 +149,12 @@ class ToolEnv(TextEnv):
         self._task, self._steps, self._open = task, 0, True
         self._success, self._reward = None, 0.0
         self._messages, self._visible_messages = ["ready"], []
-        if message := self.start(task):
+        try:
+            message = self.start(task)
+        except BaseException:
+            self._open = False
+            raise
+        if message:
             self._messages, self._visible_messages = [message], [str(message)]
         info: dict[str, Any] = {"instruction": task.instruction}
         if self.tools:
@@ -234,6 +241,8 @@ class ToolEnv(TextEnv):
             raise ValueError(f"no tool {call.tool!r}; have {', '.join(self.tools)}")
         if not call.valid_json:
             raise ValueError(f"the arguments of {call.tool} are no JSON object")
+        if _SURROGATES.search(json.dumps(call.arguments, ensure_ascii=False)):
+            raise ValueError(f"an argument of {call.tool} has half of a surrogate pair")
         self.tools[call.tool].check(call.arguments)
         return str(self.run_tool(call.tool, call.arguments))
 

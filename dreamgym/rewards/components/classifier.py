@@ -55,7 +55,8 @@ def answered_questions(
     made. In each state a call is due if one of them, matched by `match`, is open. Where
     one is, its tool is right and as many other ones are wrong, its arguments are right,
     and those of another call of the tool as far as they resemble them; the others are
-    drawn by `seed`. Episodes in which no call is made or expected are left out.
+    drawn by `seed`. A task that expects no call teaches where none is due; episodes of
+    tasks that say nothing are left out if they were lost or have no call.
 
     Raises:
       ValueError: the expected calls or the tools of a task are malformed.
@@ -63,22 +64,24 @@ def answered_questions(
     expected = [_expected(e) for e in episodes]
     calls_by_tool: dict[str, dict[str, Call]] = {}  # by tool, in a fixed order
     for calls in expected:
-        for call in (c for step in calls for c in step):
+        for call in (c for step in calls or () for c in step):
             calls_by_tool.setdefault(call.tool, {})[call_text(call)] = call
     rng = np.random.default_rng(seed)
     rows = [
         _of_episode(e, calls, match, calls_by_tool, rng)
         for e, calls in zip(episodes, expected, strict=True)
-        if any(calls)
+        if calls is not None
     ]
     return [row for row in rows if row]
 
 
-def _expected(episode: Episode) -> Sequence[Sequence[Call]]:
+def _expected(episode: Episode) -> Sequence[Sequence[Call]] | None:
+    """Return the calls that are right in an episode, None where nobody knows."""
     calls = expected_calls(episode.task)
     if calls is None and episode.success:
-        calls = tuple(read_action(t.action).calls for t in episode.transitions)
-    return calls or ()
+        made = tuple(read_action(t.action).calls for t in episode.transitions)
+        calls = made if any(made) else None
+    return calls
 
 
 def _of_episode(

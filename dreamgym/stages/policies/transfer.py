@@ -36,6 +36,7 @@ from dreamgym.build.real.dev_choice import (
 from dreamgym.build.real.dream_rounds import dream_rounds
 from dreamgym.build.real.real_iteration import iterate
 from dreamgym.build.real.step_limit import step_limit
+from dreamgym.build.refit import can_refit
 from dreamgym.config.budget import division
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.dream_check import dev_metrics
@@ -66,7 +67,9 @@ def body(run: Run, name: str, start: str) -> dict[str, Any]:
         games = environments.dev_game_steps(run, player, name, later=later)
         budget = run.real_steps.limit - games
         minimum, unit = 1, "an episode"
-        if not (_iterates(run) or _trains_in_dream(run, start)):
+        if _trains_in_dream(run, start):
+            minimum, unit = loop.iteration.rounds, "an episode in each round"
+        elif not _iterates(run):
             minimum, unit = loop.group_size, "a group of rollouts"
         if budget < minimum * step_limit(run):
             return _not_tuned(run, name, start, policy, unit)
@@ -82,10 +85,11 @@ def body(run: Run, name: str, start: str) -> dict[str, Any]:
             policy,
             steps=budget,
             dreams=start == "dream" and run.numbers("expert_iteration")["rounds"] > 0,
+            reserve=reserve,
         )
         save_policy(run, name, tuned)
     elif _trains_in_dream(run, start):
-        tuned, numbers = dream_rounds(run, name, policy, steps=budget)
+        tuned, numbers = dream_rounds(run, name, policy, steps=budget, reserve=reserve)
         save_policy(run, name, tuned)
     else:
         tuned, numbers = _reinforce(run, name, policy, budget, reserve)
@@ -112,7 +116,7 @@ def _trains_in_dream(run: Run, start: str) -> bool:
         return False
     check = run.numbers("dream_check")
     refused = check.get("refused") and not check["forced"]
-    return c.train.environment == "dream" and not refused
+    return c.train.environment == "dream" and not refused and can_refit(run)
 
 
 def _reinforce(

@@ -77,6 +77,12 @@ def test_won_retries_take_the_places_of_lost_rollouts():
     assert rollouts.learned(4) == [*started[:2], *won[:2], *started[4:], *forked]
     assert rollouts.all == [*started, *forked, *retries]
     assert Rollouts(started[:1], [], guided=won).learned(1) == [won[0]]
+    # First in the places of what was not scored; one lost rollout stays in any case.
+    broken = [lost()._replace(error="broke") for _ in range(2)]
+    group = [*broken, lost(), lost()]
+    assert Rollouts(group, [], guided=won).learned(4) == [*won[:2], *group[2:]]
+    group = [*broken[:1], lost()]
+    assert Rollouts(group, [], guided=won).learned(2) == [won[0], group[1]]
     # A group that was won by itself stays as it is.
     both = [lost(), won_by_itself(TASK)]
     assert Rollouts(both, [], guided=won).learned(2) == both

@@ -102,14 +102,15 @@ class ScenarioEnv(ToolEnv):
     def _as_task(self, split: str, number: int) -> Task:
         s = self.settings
         text, typos = _instruction(s, split, number)
-        noise = {"typos": typos} if s.typos else {}
+        noise, kind = ({"typos": typos}, "typos-") if s.typos else ({}, "")
+        place = {"scenario": s.seed, "depth": s.depth, "split": split}
         return Task(
-            id=f"scenario-{s.seed}-{split}-{number}",
+            id=f"scenario-{s.seed}-{s.depth}-{kind}{split}-{number}",
             instruction=text,
-            env=f"scenario:{s.seed}",
+            env=f"scenario:{s.seed}?depth={s.depth}",
             family=f"depth{_depth_of(s, number)}",
             split=split,
-            options={"split": split, "number": number, **noise},
+            options={**place, "number": number, **noise},
         )
 
     def variations(self, task: Task, rng: np.random.Generator) -> list[Task]:
@@ -120,7 +121,7 @@ class ScenarioEnv(ToolEnv):
             for split in ("dev", "test")
             for number in _distinct(s)[split]
         }
-        depth, out = _depth_of(s, _place_of(task)[1]), dict[int, Task]()
+        depth, out = _depth_of(s, _place_of(s, task)[1]), dict[int, Task]()
         while len(out) < VARIATIONS:
             number = depth + (s.depth + 1) * int(rng.integers(MAX_NUMBERS))
             if _assignment(s, GENERATED, number).instruction not in held_out:
@@ -135,10 +136,15 @@ class ScenarioEnv(ToolEnv):
         Raises:
           ValueError: the task's options name none.
         """
-        self._assignment = _assignment(self.settings, *_place_of(task))
+        place = _place_of(self.settings, task)
+        self._assignment = _assignment(self.settings, *place)
         self._store = copy_store(self._assignment.store)
         self._calls, self._has_read = list[str](), False
         return ""
+
+    def _require_episode(self) -> None:
+        if self._task is None:
+            raise RuntimeError("there is no episode: call reset() first")
 
     def observation(self) -> list[str]:
         """Return the calls so far, with what they returned."""
@@ -178,7 +184,12 @@ class ScenarioEnv(ToolEnv):
         return "right" if success else "wrong"
 
     def expert(self) -> list[str]:
-        """Return the calls of the reference solution, and its answer."""
+        """Return the calls of the reference solution, and its answer.
+
+        Raises:
+          RuntimeError: nothing was started.
+        """
+        self._require_episode()
         expected = self._assignment.answer
         answer = DONE if expected is None else write_value(expected)
         return [
@@ -187,7 +198,12 @@ class ScenarioEnv(ToolEnv):
         ]
 
     def valid_actions(self) -> list[str]:
-        """Return calls of values in sight that can be made, and answers."""
+        """Return calls of values in sight that can be made, and answers.
+
+        Raises:
+          RuntimeError: nothing was started.
+        """
+        self._require_episode()
         sight = self._sight()
         words = list(dict.fromkeys(_NAME.findall(sight.text)))
         numbers = list(dict.fromkeys(map(int, _NUMBER.findall(sight.text))))
@@ -290,9 +306,19 @@ def _distinct(settings: Settings) -> dict[str, list[int]]:
     return out
 
 
-def _place_of(task: Task) -> tuple[str, int]:
-    """Return the split and the number of a task."""
+def _place_of(settings: Settings, task: Task) -> tuple[str, int]:
+    """Return the split and the number of a task.
+
+    Raises:
+      ValueError: its options name none, or it is a task of another scenario.
+    """
     split, number = task.options.get("split"), task.options.get("number")
+    origin = task.options.get("scenario"), task.options.get("depth")
+    if origin != (settings.seed, settings.depth):
+        raise ValueError(
+            f"task {task.id!r} is of scenario:{origin[0]}?depth={origin[1]}, and this "
+            f"environment is scenario:{settings.seed}?depth={settings.depth}"
+        )
     limit = SIZES.get(str(split), MAX_NUMBERS * (MAX_DEPTH + 1))
     if split not in (*SIZES, GENERATED) or type(number) is not int:
         raise ValueError(
@@ -318,6 +344,8 @@ def one_scenario(name: str) -> type[ScenarioEnv]:
             f"{sorted(unknown)}"
         )
     try:
+        if not text.isdecimal() or not text.isascii():
+            raise ValueError(text)
         settings = Settings(
             int(text), int(values.get("depth", DEPTH)), float(values.get("typos", 0))
         )

@@ -7,6 +7,7 @@ raises ValueError or LookupError and changes nothing.
 
 import json
 import random
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -39,6 +40,11 @@ WRITES = 4
 """Functions of a scenario that change something; the others read."""
 
 NAME = "name"
+NAME_FORM = re.compile(r"[A-Z][a-z]+")
+MAX_NAME_LETTERS = 40
+MAX_NUMBER = 10**9
+"""Bounds of what an agent may write into a store."""
+
 SOURCE, TARGET, AMOUNT = "source", "target", "amount"
 """Arguments of a transfer."""
 
@@ -72,7 +78,10 @@ class Function(NamedTuple):
         """
         for name, row_type in self.row_types.items():
             if arguments[name] not in store[row_type]:
-                raise LookupError(f"no {row_type} is named {arguments[name]!r}")
+                raise LookupError(f"no {row_type} is named {arguments[name]!r:.80}")
+        for value in arguments.values():
+            if type(value) is int and abs(value) > MAX_NUMBER:
+                raise ValueError(f"a number must be at most {MAX_NUMBER}")
         return _OPERATIONS[self.operation](self, store, arguments)
 
 
@@ -114,6 +123,8 @@ def _list(function: Function, store: Store, arguments: Mapping[str, Any]) -> str
 def _create(function: Function, store: Store, arguments: Mapping[str, Any]) -> str:
     row = dict(arguments)
     name = row.pop(NAME)
+    if not NAME_FORM.fullmatch(name) or len(name) > MAX_NAME_LETTERS:
+        raise ValueError("a name is a capital letter with small ones, such as Ruzu")
     if any(name in rows for rows in store.values()):
         raise ValueError(f"the name {name} is taken")
     order = [field.name for field in function.entity.fields]

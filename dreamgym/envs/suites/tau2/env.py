@@ -215,7 +215,8 @@ def _task(domain: Domain, task_id: str, split: str) -> Task:
 
 def _place_of(task: Task) -> tuple[Domain, str]:
     name, task_id = task.options.get("domain"), task.options.get("task")
-    if name in DOMAINS and _domain(name).has_task(task_id):
+    are_texts = isinstance(name, str) and isinstance(task_id, str)
+    if are_texts and name in DOMAINS and _domain(name).has_task(task_id):
         return _domain(name), str(task_id)
     raise ValueError(
         f"task {task.id!r}: options must name a domain of {list(DOMAINS)} and one of "

@@ -41,7 +41,7 @@ The generator refuses some: those of a recipe with salt where everything is to b
 _NEXT_SEED = 10_000_000
 
 _SKILL = re.compile(r"(recipe|take|go)(\d+)|cook|cut|open|drop")
-_LEVEL = re.compile(r"level(\d+)")
+_LEVEL = re.compile(r"level([1-9]\d*)", re.ASCII)
 
 
 class GameError(RuntimeError):
@@ -135,8 +135,8 @@ def level_rooms(name: str) -> tuple[int, int]:
     match = _LEVEL.fullmatch(name)
     if match is None or not 1 <= int(match[1]) <= MAX_LEVEL:
         raise ValueError(
-            f"unknown game of Coin Collector {name!r}: expected level1 to "
-            f"level{MAX_LEVEL}"
+            f"unknown game of Coin Collector {name!r}: expected level1 to level100, "
+            "level101 to level150, or level201 to level233"
         )
     mode, chain = divmod(int(match[1]) - 1, 100)
     rooms = (mode + 1) * (chain + 1)

@@ -44,8 +44,8 @@ def calls(monkeypatch):
         mean = {"mean": 0.75, "n": 4}
         run.write_json(f"{folder}/fidelity.json", {"exact": {"predictable": mean}})
 
-    def load(run, *, stage, scaled, folder):
-        del run, stage, scaled
+    def load(run, *, stage, scaled, folder, for_rollouts):
+        del run, stage, scaled, for_rollouts
         calls.append(("dream", folder))
         return doubles.Known(ReplayMemory())
 
@@ -91,7 +91,8 @@ def test_each_round_plays_refits_and_learns_in_its_own_dream(tmp_path, calls):
         steps = [sum(len(e.transitions) for e in x) for x in (first, both)]
         assert both[: len(first)] == first
         assert 80 - 2 * LIMIT < steps[0] <= 80
-        assert 160 - 3 * LIMIT < steps[1] == counter.count <= 160
+        # Less where every task was won before.
+        assert steps[0] < steps[1] == counter.count <= 160
         rows = numbers["rounds"]
         assert [row["real_transitions"] for row in rows] == steps
         won = [bool(e.success) for e in both[len(first) :]]

@@ -250,8 +250,8 @@ def test_updates_in_a_refitted_dream_are_for_a_policy_of_the_dream(
     start = "dream" if name == "s2r" else "warmstart"
     tuned, calls = doubles.policy(seed=2), []
 
-    def rounds(run, name, policy, *, steps):
-        del run, policy
+    def rounds(run, name, policy, *, steps, reserve):
+        del run, policy, reserve
         calls.append(("dream", name, steps))
         return tuned, {"rounds": [{"real_transitions": steps}], "updates": 3}
 
@@ -300,8 +300,8 @@ def test_steps_for_the_dev_games_that_follow_are_kept_back(
     }
     taken = []
 
-    def iterate(run, name, policy, *, steps, dreams):
-        del run, name, dreams
+    def iterate(run, name, policy, *, steps, dreams, reserve):
+        del run, name, dreams, reserve
         taken.append(steps)
         return policy, {}
 

@@ -9,7 +9,8 @@ from dreamgym import Task
 from dreamgym.envs import base, registry
 from dreamgym.envs.contract import checker
 from dreamgym.envs.suites.scenario.assignments import DONE
-from worldmodel.text.tools.tool_calls import expected_calls, read_action
+from dreamgym.envs.suites.scenario.entities import all_names
+from worldmodel.text.tools.tool_calls import expected_calls, read_action, write_call
 
 SPECS = (
     "scenario",
@@ -212,7 +213,17 @@ def test_variations_are_new_tasks_of_the_same_depth():
 
 @pytest.mark.parametrize(
     "name",
-    ["x", "-1", "1?depth=0", "1?depth=7", "1?typos=2", "1?typos=nan", "1?size=3"],
+    [
+        "x",
+        "-1",
+        "1_0",
+        " 7",
+        "1?depth=0",
+        "1?depth=7",
+        "1?typos=2",
+        "1?typos=nan",
+        "1?size=3",
+    ],
 )
 def test_names_that_mean_nothing_are_refused(name):
     with pytest.raises(ValueError, match=r"scenario:.*: expected"):
@@ -224,8 +235,15 @@ def test_names_that_mean_nothing_are_refused(name):
 )
 def test_tasks_of_others_are_refused(options):
     env = registry.make("scenario")
-    with pytest.raises(ValueError, match=r"task 't'"):
-        base.begin(env, Task(id="t", instruction="", options=options))
+    known = {"scenario": 0, "depth": 3}
+    with pytest.raises(ValueError, match=r"task 't': (options must name|number must)"):
+        base.begin(env, Task(id="t", instruction="", options=known | options))
+    for other in ("scenario:1", "scenario:0?depth=5"):
+        (task, *_) = registry.make(other).tasks("train")
+        with pytest.raises(ValueError, match=r"is of scenario:.*this environment is"):
+            base.begin(env, task)
+        with pytest.raises(RuntimeError, match="reset"):
+            env.step("done")
     with pytest.raises(ValueError, match="split must be one of"):
         env.tasks("generated")
 
@@ -235,3 +253,32 @@ def test_a_recorded_task_is_played_again():
     begun, state = base.begin(env, env.tasks("test")[3])
     again, same = base.begin(env, dataclasses.replace(begun))
     assert (again, same) == (begun, state)
+
+
+def test_a_store_keeps_names_and_numbers_of_its_form():
+    env = next(
+        env
+        for env in (registry.make(f"scenario:{seed}") for seed in range(20))
+        if any(f.operation == "create" for f in env._functions.values())
+    )
+    for ask in (env.expert, env.valid_actions):
+        with pytest.raises(RuntimeError, match="reset"):
+            ask()
+    base.begin(env, env.tasks("train")[0])
+    create = next(f for f in env._functions.values() if f.operation == "create")
+    field_values = {int: 5, bool: False, str: next(iter(all_names(env._store)))}
+    good = {
+        name: next(iter(env._store[create.row_types[name]]))
+        if name in create.row_types
+        else field_values.get(hint) or getattr(hint, "__args__", [False])[0]
+        for name, hint in create.signature.hints.items()
+    }
+    for name in ("Foo\nresult right", "", "foo", "F" + "o" * 60, "F\ud800"):
+        step = base.take(env, write_call(create.name, {**good, "name": name}))
+        assert step.invalid, name
+        "\n".join(step.state).encode()
+    for key, value in good.items():
+        if type(value) is int:
+            action = write_call(create.name, {**good, "name": "Foo", key: 10**20})
+            assert base.take(env, action).invalid
+    assert not base.take(env, write_call(create.name, {**good, "name": "Foo"})).invalid
