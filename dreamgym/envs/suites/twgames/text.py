@@ -1,23 +1,28 @@
 """What an agent knows of a house: what the game's texts show -> lines of state.
 
-exits corridor: east to kitchen, north, west by closed plain door
-fridge in kitchen open: diced red onion, milk     what was last seen there; `nothing`
-oven in kitchen closed                            it was never opened, so nobody knows
-table in kitchen: cookbook                        a place that cannot be opened
-floor of kitchen: knife                           only where something lies there
-recipe red onion: dice, fry                       a line for each ingredient, once read
-carry knife, raw pork chop                        or `nothing`
-score 3                                           the game's points so far
+exits kitchen: east by closed plain door, south to yard
+furniture in kitchen: counter, stove, table     what has no lid
+fridge in kitchen open                          what has one
+oven in kitchen closed, not looked into         nobody knows what is in it
+cookbook on table                               a line for each thing that was seen:
+knife on floor of kitchen                       where it was last
+pork chop carried, chopped raw                  and its condition
+red onion in fridge, diced
+recipe pork chop: chop, fry                     a line for each ingredient, once read
+score 3                                         the game's points so far
 at kitchen
-said You take the knife from the table            the first sentence of the last answer
+said You take the knife from the table          the first sentence of the last answer
 
-In a house of one room the lines leave out which room it is. The package tracks what is
+In a house of one room the lines leave out which room it is. A line for each thing makes
+what an action changes one short line, which is easier to learn than lists.
+
+The package tracks what is
 true in the game as facts; read are those alone that a text of the game shows: about
 things in sight, and about what was in sight before.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 DIRECTIONS = ("east", "north", "south", "west")
@@ -31,7 +36,7 @@ _SCORE = re.compile(r"\s*Your score has just gone (?:up|down) by [^.]*\.")
 _HEADING = re.compile(r"-= (.*?) =-")
 _SENTENCE = re.compile(r"(.*?)[.!?:]?(?:(?<=[.!?])\s.*)?")
 _CONTENTS = ", revealing "
-"""What follows is in the lines; its order is the game's own."""
+"""What follows is in other lines."""
 
 _INGREDIENTS = re.compile(r"Ingredients:(.*?)Directions:(.*)", re.DOTALL)
 
@@ -42,8 +47,10 @@ class Thing(NamedTuple):
     name: str
     condition: tuple[str, ...] = ()
 
-    def __str__(self) -> str:
-        return " ".join((*self.condition, self.name))
+    def line(self, where: str) -> str:
+        """Return the line of state of a thing that is somewhere."""
+        condition = " ".join(self.condition)
+        return f"{self.name} {where}{', ' if condition else ''}{condition}"
 
 
 class Place(NamedTuple):
@@ -121,22 +128,39 @@ class House:
     def lines(self) -> list[str]:
         """Return the state as lines."""
         one_room = not any(self.exits.values())
-        places = sorted(self.places.items(), key=lambda item: (item[1].room, item[0]))
+        rooms = sorted(self.exits)
+        things = [(thing, "carried") for thing in self.carried]
+        for name, place in self.places.items():
+            where = f"{'in' if place.lid else 'on'} {name}"
+            where = "on floor" if one_room and name == floor_of(place.room) else where
+            things += [(thing, where) for thing in place.things or ()]
         return [
-            *(self._exits_line(room) for room in sorted(self.exits) if not one_room),
-            *(
-                _place_line(name, place, one_room)
-                for name, place in places
-                if place.things or name != floor_of(place.room)
-            ),
+            *(self._exits_line(room) for room in rooms if not one_room),
+            *(x for r in rooms for x in self._furniture_lines(r, one_room)),
+            *(thing.line(where) for thing, where in sorted(things)),
             *(
                 f"recipe {name}: {', '.join(verbs) or 'as it is'}"
                 for name, verbs in self.recipe or ()
             ),
-            f"carry {_listing(self.carried)}",
             f"score {self._score}",
             f"at {self.at}",
             f"said {self._message}",
+        ]
+
+    def _furniture_lines(self, room: str, one_room: bool) -> list[str]:
+        places = {
+            name: place
+            for name, place in sorted(self.places.items())
+            if place.room == room and name != floor_of(room)
+        }
+        plain = [name for name, place in places.items() if not place.lid]
+        label = "" if one_room else f" in {room}"
+        lines = [f"furniture{label}: {', '.join(plain)}"] if plain else []
+        return lines + [
+            f"{name}{label} {place.lid}"
+            + (", not looked into" if place.things is None else "")
+            for name, place in places.items()
+            if place.lid
         ]
 
     def _exits_line(self, room: str) -> str:
@@ -151,18 +175,6 @@ class House:
 def floor_of(room: str) -> str:
     """Return the name of a room's floor, as a place."""
     return f"floor of {room}"
-
-
-def _place_line(name: str, place: Place, one_room: bool) -> str:
-    floor = name == floor_of(place.room)
-    label = name if floor or one_room else f"{name} in {place.room}"
-    label = "floor" if floor and one_room else label
-    label += f" {place.lid}" if place.lid else ""
-    return label if place.things is None else f"{label}: {_listing(place.things)}"
-
-
-def _listing(things: Sequence[Thing]) -> str:
-    return ", ".join(map(str, things)) or "nothing"
 
 
 def first_sentence(text: str) -> str:

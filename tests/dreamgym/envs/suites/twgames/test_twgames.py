@@ -135,9 +135,9 @@ def test_states_show_what_the_texts_show_and_no_more():
         places = {n: p for n, p in house.places.items() if p.room == house.at}
         things = [thing for place in places.values() for thing in place.things or ()]
         furniture = [n for n in places if not n.startswith("floor of")]
-        assert [x for x in (*map(str, things), *furniture) if x not in sight] == []
+        assert [x for x in (*map(printed, things), *furniture) if x not in sight] == []
         assert {t.name for t in things} & foods == {f for f in foods if f in sight}
-        assert [str(t) for t in house.carried if str(t) not in hands] == []
+        assert [t for t in house.carried if printed(t) not in hands] == []
         assert {t.name for t in house.carried} & foods == {
             f for f in foods if f in hands
         }
@@ -147,6 +147,11 @@ def test_states_show_what_the_texts_show_and_no_more():
 
 def look(env, command):
     return env._engine._env.step(command)[0]["feedback"]
+
+
+def printed(thing):
+    """A thing as the game prints it."""
+    return " ".join((*thing.condition, thing.name))
 
 
 def foods_of(facts):
