@@ -16,9 +16,8 @@ said You take the knife from the table          the first sentence of the last a
 In a house of one room the lines leave out which room it is. A line for each thing makes
 what an action changes one short line, which is easier to learn than lists.
 
-The package tracks what is
-true in the game as facts; read are those alone that a text of the game shows: about
-things in sight, and about what was in sight before.
+The package tracks what is true in the game as facts. Those alone are read that a text
+of the game shows: about things in sight, and about what was in sight before.
 """
 
 import re
