@@ -79,8 +79,8 @@ def _expected(episode: Episode) -> Sequence[Sequence[Call]] | None:
     """Return the calls that are right in an episode, None where nobody knows."""
     calls = expected_calls(episode.task)
     if calls is None and episode.success:
-        made = tuple(read_action(t.action).calls for t in episode.transitions)
-        calls = made if any(made) else None
+        played = tuple(read_action(t.action).calls for t in episode.transitions)
+        calls = played if any(played) else None
     return calls
 
 
