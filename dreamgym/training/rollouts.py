@@ -251,9 +251,11 @@ def with_potential(
         if bootstraps:
             rewards = shaping_rewards(values, discount)
         else:
-            end = float(bool(t.episode.success))  # of a goal, or of a plan without rest
-            is_cut = t.error is not None or t.episode.transitions[-1].truncated
-            rewards = progress_rewards(values, discount, end=None if is_cut else end)
+            # That of a goal, or of a plan without rest, also at the step limit.
+            success, last = bool(t.episode.success), t.episode.transitions[-1]
+            is_cut = last.truncated and not (last.terminated or success)
+            end = None if t.error is not None or is_cut else float(success)
+            rewards = progress_rewards(values, discount, end=end)
         pay.append([config.weight * x for x in rewards])
     return _with_component(rollouts, potential_reward.COMPONENT, pay, weights)
 

@@ -129,6 +129,41 @@ def test_goals_shape_dreamed_episodes():
     assert [x.rewards["potential"] for x in fall] == pytest.approx([-first])
 
 
+def test_where_returns_are_compared_the_end_is_that_of_the_outcome():
+    """The last turn has no part of its own where nobody knows what follows."""
+    won, lost = pair()
+    goals = GoalPotential([won.episode])
+
+    def ended(t, **changes):
+        *steps, last = t.episode.transitions
+        steps = (*steps, dataclasses.replace(last, **changes))
+        return t._replace(episode=dataclasses.replace(t.episode, transitions=steps))
+
+    rows = [
+        ended(won, terminated=True, truncated=False),
+        ended(won, terminated=True, truncated=True),  # at the last step allowed
+        ended(won, terminated=False, truncated=True),
+        ended(lost, terminated=True, truncated=False),
+        ended(lost, terminated=False, truncated=True),
+        ended(lost, terminated=False, truncated=False)._replace(error="malformed"),
+    ]
+    config = PotentialConfig(weight=1.0, kind="goal")
+    shaped = with_potential(
+        Rollouts(rows, []), config, 0.9, goals=goals, bootstraps=False
+    )
+    paid = [
+        [x.rewards["potential"] for x in t.episode.transitions] for t in shaped.started
+    ]
+    task = won.episode.task
+    first, second = (goals(task, x.state) for x in won.episode.transitions)
+    # What is added to each turn is 0.9 phi' - phi; phi is 1 after success.
+    one, two = 0.9 * second - first, 0.9 - second
+    for rewards in paid[:3]:
+        assert rewards == pytest.approx([one - 0.9 * two, two])
+    assert paid[3] == pytest.approx([-first])
+    assert paid[4] == paid[5] == [0.0]
+
+
 def test_what_nobody_knows_is_refused():
     config = with_(CONFIG, reward=PLAN)
     with pytest.raises(ValueError, match="plans_from_any_state = True"):
