@@ -27,11 +27,17 @@ def add(commands: Any) -> None:
 
 
 def _estimate_of(
-    config: Any, mesh: Any = None, *, fine_tune: bool, run: Any = None
+    config: Any,
+    mesh: Any = None,
+    rollout_mesh: Any = None,
+    *,
+    fine_tune: bool,
+    run: Any = None,
 ) -> Any:
     """Return the estimate, and whether dreaming can pay (payoff.py).
 
-    Its real steps are counted in the run, if there is one.
+    Its real steps are counted in the run, if there is one. Updates are timed on the
+    devices that `rollout_mesh` leaves.
     """
     import contextlib
 
@@ -42,7 +48,7 @@ def _estimate_of(
     from dreamgym.commands import estimate
     from dreamgym.commands.payoff import payoff
     from dreamgym.config.budget import ESTIMATE_STEPS
-    from worldmodel.backbone.mesh import make_mesh
+    from worldmodel.backbone.mesh import make_meshes
 
     jax_cache = getattr(jax.config, "jax_compilation_cache_dir", None)
     cache = (
@@ -51,8 +57,8 @@ def _estimate_of(
     )
     # Hosts may differ in what they have measured before: none waits for another.
     device_mesh = None
-    if mesh is not None and jax.process_count() == 1:
-        device_mesh = make_mesh(mesh)
+    if jax.process_count() == 1:
+        device_mesh, _ = make_meshes(mesh, rollout_mesh)
     if config.server is not None:
         print("estimate: asking the server a few questions", file=sys.stderr)
     config = with_step_limit(config)
@@ -77,9 +83,14 @@ def _estimate(args: argparse.Namespace) -> None:
     from dreamgym.run.process import tune_process
     from worldmodel.backbone.mesh import parse_mesh
 
-    config, mesh = config_of(args), parse_mesh(args.mesh) if args.mesh else None
+    config = config_of(args)
+    mesh, rollout_mesh = (
+        parse_mesh(text) if text else None for text in (args.mesh, args.rollout_mesh)
+    )
     tune_process()
-    result, pays = _estimate_of(config, mesh, fine_tune=not args.no_transfer)
+    result, pays = _estimate_of(
+        config, mesh, rollout_mesh, fine_tune=not args.no_transfer
+    )
     if args.json:
         stages = {k: round(v, 1) for k, v in result.seconds.items()}
         both = None if pays is None else pays._asdict()

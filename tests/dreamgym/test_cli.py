@@ -117,6 +117,7 @@ def test_the_help_names_every_command(capsys):
             ["unless --rollout-mesh keeps devices for rollouts", "got 1"],
         ),
         (["train", "--rollout-mesh", "data=99"], ["least one device", "got 99 of"]),
+        (["estimate", "--rollout-mesh", "data=99"], ["least one device", "got 99 of"]),
         (["quickstart", "--rollout-mesh", "data=0"], ["needs data >= 1", "got 0 of"]),
         (["train", "--rollout-mesh", "rows=1"], ["a mesh is written as"]),
         (
