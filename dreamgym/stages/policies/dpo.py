@@ -10,6 +10,7 @@ on offline data.
 import dataclasses
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -52,6 +53,8 @@ from worldmodel.data.records import Transition
 NAME = "dpo"
 PAIRS_FILE = "dpo_pairs.jsonl"
 """The pairs that a search has made, for people and for reward models."""
+SEARCHES = f"checkpoints/{NAME}-search"
+"""What interrupted attempts have searched, which the stage removes when it ends."""
 
 
 def body(run: Run) -> dict[str, Any]:
@@ -70,18 +73,22 @@ def body(run: Run) -> dict[str, Any]:
         )
     policy = load_policy(run, c.start)
     searched: list[Preference] = []
-    if c.pairs == PLANNED:
-        searched = planned_pairs(run, policy)
-        both = _split(run, searched)
-    else:
-        both = preference_pairs(
-            run,
-            c.file,
-            max_pairs_per_task=c.max_pairs_per_task,
-            held_out_share=c.held_out_share,
-        )
-    fitted, left_out = _turns(run, policy, both[0], "pairs")
-    held_out, held_out_left_out = _turns(run, policy, both[1], "held_out")
+    try:
+        if c.pairs == PLANNED:
+            searched = planned_pairs(run, policy)
+            both = _split(run, searched)
+        else:
+            both = preference_pairs(
+                run,
+                c.file,
+                max_pairs_per_task=c.max_pairs_per_task,
+                held_out_share=c.held_out_share,
+            )
+        fitted, left_out = _turns(run, policy, both[0], "pairs")
+        held_out, held_out_left_out = _turns(run, policy, both[1], "held_out")
+    except RunError:  # other settings are needed: what was searched is of no use
+        run.drop(SEARCHES)
+        raise
     # By what it is trained from: an interrupted attempt may have been another one.
     rows = [[dataclasses.asdict(p) for p in pairs] for pairs in both]
     digest = content_hash([rows, dataclasses.asdict(c)])[:16]
@@ -101,7 +108,7 @@ def body(run: Run) -> dict[str, Any]:
     if searched:
         write_preferences(run.path(PAIRS_FILE), searched)
     run.drop(checkpoints)
-    run.drop(_search_folder(run))
+    run.drop(SEARCHES)
     shorter = [len(pair.better) < len(pair.worse) for pair in held_out]
     return {
         # A command may have asked for other ones than the run's.
@@ -136,11 +143,16 @@ def _turns(
     return turns, {f"{what}/{name}": n for name, n in counts.items()}
 
 
-def _search_folder(run: Run) -> str:
-    """Return the folder of what an interrupted stage has searched."""
+def _search_file(run: Run) -> Path:
+    """Return the file of what an interrupted stage has searched.
+
+    It is another one for another seed, start policy, experience model or search.
+    """
     c = run.config.dpo
     settings = dataclasses.asdict(c.planned), c.start, c.max_pairs_per_task
-    return f"checkpoints/{NAME}-search-{content_hash([settings])[:16]}"
+    models = [(run.done(stage) or {}).get("key") for stage in ("warmstart", "ensemble")]
+    digest = content_hash([settings, run.config.seed, models])[:16]
+    return run.path(f"{SEARCHES}/{digest}.jsonl")
 
 
 def planned_pairs(run: Run, policy: Policy) -> list[Preference]:
@@ -149,7 +161,7 @@ def planned_pairs(run: Run, policy: Policy) -> list[Preference]:
     The policy plays train tasks in the dream as it was pretrained, and searches there
     at each step. What an interrupted stage has searched is not searched again.
     """
-    c, path = run.config.dpo, run.path(f"{_search_folder(run)}/pairs.jsonl")
+    c, path = run.config.dpo, _search_file(run)
     if path.is_file():
         pairs = read_preferences(path)
     else:

@@ -162,18 +162,18 @@ def test_a_new_run_refuses_settings_without_effect(tmp_path):
 TASK = doubles.task(1, 3, 4)
 
 
-def searched(*values, past=(), visits=2):
+def searched(*values, past=(), visits=2, task=TASK):
     """A tree whose actions have these values, each visited so often."""
     policy, words = (
         doubles.Scripted(doubles.expert_rule),
         ["go right", "go left", "fly"],
     )
-    state, states = TASK.initial_state, []
+    state, states = task.initial_state, []
     for action in past:
         states.append(state)
         state = doubles.walk(state, action).state
-    turns = [doubles.turn(policy, TASK, past, state, w) for w in words[: len(values)]]
-    tree = Tree(Snapshot(TASK, tuple(past), state, tuple(states)), turns, 1.0)
+    turns = [doubles.turn(policy, task, past, state, w) for w in words[: len(values)]]
+    tree = Tree(Snapshot(task, tuple(past), state, tuple(states)), turns, 1.0)
     for edge, value in zip(tree.root.edges, values, strict=True):
         after = doubles.walk(state, edge.turn.action).state
         edge.arrive(Step(after, {"x": value}, True, False, False))
@@ -288,6 +288,48 @@ def test_a_policy_learns_what_a_search_in_the_dream_prefers(tmp_path, monkeypatc
     pairs, _, control = from_search(tmp_path / "b", monkeypatch, Wrong())
     assert share_right(pairs) < 0.2
     assert control.accuracy < 0.5
+
+
+def test_what_an_interrupted_stage_has_searched_is_of_its_models(tmp_path, monkeypatch):
+    run, searches = made(tmp_path, **PLANNED), []
+    trajectories = [
+        doubles.trajectory(t, ["go right", "go right", "take coin"])
+        for t in eastern("train")[:6]
+    ]
+
+    def search(*_):
+        searches.append(run.config.seed)
+        return [searched(8.0, 2.0, task=t.episode.task) for t in trajectories], (
+            trajectories
+        )
+
+    monkeypatch.setattr(dpo, "_search", search)
+    folder = run.path("checkpoints/dpo-search")
+
+    def interrupt():
+        with monkeypatch.context() as patch:
+            patch.setattr(dpo, "train_preferences", _interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                body(run)
+        return len(searches), len(list(folder.glob("*")))
+
+    assert interrupt() == (1, 1)
+    assert interrupt() == (1, 1)  # nothing is searched again
+    for number, stage in enumerate(("warmstart", "ensemble"), 2):
+        run.mark(stage, run.numbers(stage), key=f"another {stage}")
+        assert interrupt() == (number, number)
+    run.config = dataclasses.replace(run.config, seed=1)
+    assert interrupt() == (4, 4)
+    body(run)
+    assert len(searches) == 4
+    assert not folder.exists()
+    # Nothing can be learnt of what was searched: another search is needed.
+    assert interrupt() == (5, 1)
+    monkeypatch.setattr(dpo, "split", lambda pairs, **_: (pairs, []))
+    with pytest.raises(RunError, match="0 tasks held out"):
+        body(run)
+    assert len(searches) == 5
+    assert not folder.exists()
 
 
 # --- the command -------------------------------------------------------------
