@@ -221,30 +221,40 @@ def demonstrations(run: Run) -> tuple[list[Episode], list[Episode]]:
     )
 
 
-def imitated_episodes(run: Run) -> list[Episode]:
-    """Return the episodes that the run's policies imitate.
+def known_solutions(run: Run) -> list[Episode]:
+    """Return won episodes of the collection, one for each task that it solved.
 
     These are the demonstrations and, unless `bc.imitate` is "experts", what other
     actors won in further tasks of a deterministic environment: elsewhere they may have
-    been lucky. "corrected" leaves the detours of the demonstrations out as well. With
-    `bc.mixture` they are drawn in shares of their kinds.
+    been lucky. "corrected" leaves the detours of the demonstrations out as well.
+
+    Raises:
+      RunError: none of the collected episodes was won.
+    """
+    solutions, _ = demonstrations(run)
+    deterministic = run.numbers("collect").get("deterministic", True)
+    if run.config.bc.imitate != "experts" and deterministic:
+        if run.config.bc.imitate == "corrected":
+            solutions = [without_detours(e) for e in solutions]
+        expert_ids = {e.task.id for e in solutions}
+        # Where an expert solved the task, a detour of random play has nothing to add.
+        others = shortened_wins(read(run)[0])
+        solutions = [*solutions, *(e for e in others if e.task.id not in expert_ids)]
+    return solutions
+
+
+def imitated_episodes(run: Run) -> list[Episode]:
+    """Return the episodes that the run's policies imitate.
+
+    These are the known solutions, with `bc.mixture` drawn in shares of their kinds.
 
     Raises:
       RunError: none of the collected episodes was won, or none of a kind that has a
         share.
     """
-    imitated, _ = demonstrations(run)
-    deterministic = run.numbers("collect").get("deterministic", True)
-    if run.config.bc.imitate != "experts" and deterministic:
-        if run.config.bc.imitate == "corrected":
-            imitated = [without_detours(e) for e in imitated]
-        expert_ids = {e.task.id for e in imitated}
-        # Where an expert solved the task, a detour of random play has nothing to add.
-        others = shortened_wins(read(run)[0])
-        imitated = [*imitated, *(e for e in others if e.task.id not in expert_ids)]
     shares = run.config.bc.mixture.shares
     try:
-        return draw_mixture(imitated, shares, seed=run.config.seed)
+        return draw_mixture(known_solutions(run), shares, seed=run.config.seed)
     except ValueError as error:
         raise RunError(f"bc.mixture: {error}") from None
 

@@ -20,7 +20,12 @@ import numpy as np
 from dreamgym.agent.demonstrations import shortened_wins
 from dreamgym.agent.planning import PlanningPolicy
 from dreamgym.agent.policy import Policy
-from dreamgym.build.episodes import imitated_episodes, read, recorded_episodes
+from dreamgym.build.episodes import (
+    imitated_episodes,
+    known_solutions,
+    read,
+    recorded_episodes,
+)
 from dreamgym.build.experience import load_experience, remedy_folder
 from dreamgym.build.imitation import dreamed_wins, fit_demonstrations
 from dreamgym.build.planning import planning_policy, planning_session
@@ -51,7 +56,7 @@ def iterate(
     tasks = training_tasks(
         run, [e.task for e in read(run)[0]], c.expert_iteration.fresh_tasks
     )
-    collected = imitated_episodes(run)
+    collected, imitated = known_solutions(run), imitated_episodes(run)
     dreamed: list[Episode] = []
     if dreams:  # the control must not see it
         dreamed = recorded_episodes(run.path("expert_iteration.jsonl"))
@@ -71,7 +76,8 @@ def iterate(
             )
         unsolved = _unsolved(tasks, won)
         played = play_round(run, folder, player, unsolved, played, limit, reserve)
-        won = [*collected, *shortened_wins(played)]
+        new_wins = shortened_wins(played)
+        won = [*collected, *new_wins]
         row: dict[str, Any] = {
             "real_transitions": count_transitions(played),
             "real_demonstrations": len({e.task.id for e in won}),
@@ -92,7 +98,7 @@ def iterate(
             row["dreamed_demonstrations"] = len(dreamed)
         solved = {e.task.id for e in won}
         extra = [e for e in dreamed if e.task.id not in solved]
-        policy = fit_demonstrations(run, [*won, *extra], folder)
+        policy = fit_demonstrations(run, [*imitated, *new_wins, *extra], folder)
         rows.append(row)
         print(f"{name}: round {number}: {_text(row)}", file=sys.stderr)
     first = len({e.task.id for e in collected})

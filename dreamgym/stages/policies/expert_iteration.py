@@ -15,7 +15,7 @@ from dreamgym.agent.demonstrations import random_success
 from dreamgym.agent.policy import Policy
 from dreamgym.build import chat as run_chat
 from dreamgym.build.costs import dev_games, dream_cost, game_seconds
-from dreamgym.build.episodes import imitated_episodes, read
+from dreamgym.build.episodes import imitated_episodes, known_solutions, read
 from dreamgym.build.experience import load_experience, read_scorecard, remedy_folder
 from dreamgym.build.imitation import (
     dreamed_wins,
@@ -131,7 +131,7 @@ def _iterate(
     c, episodes = run.config.expert_iteration, read(run)[0]
     fresh = training_tasks(run, [e.task for e in episodes], c.fresh_tasks)
     tasks, chance = dreamable_tasks(fresh), random_success(episodes)
-    real = imitated_episodes(run)
+    real, imitated = known_solutions(run), imitated_episodes(run)
     won: list[Episode] = []
     counts: list[int] = []
     explorer_wins: list[int] = []
@@ -158,7 +158,7 @@ def _iterate(
             new += explorer_wins[-1]
         counts.append(len(won))
         if new:
-            policy = fit_demonstrations(run, [*real, *won], name)
+            policy = fit_demonstrations(run, [*imitated, *won], name)
     write_episodes(run.path(f"{NAME}.jsonl"), won)
     numbers = {
         "rounds": c.rounds,

@@ -19,7 +19,11 @@ from dreamgym.agent.demonstrations import (
     without_detours,
 )
 from dreamgym.agent.early_experience import examples as early
-from dreamgym.build.episodes import demonstrations, imitated_episodes
+from dreamgym.build.episodes import (
+    demonstrations,
+    imitated_episodes,
+    known_solutions,
+)
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run, RunError
 from dreamgym.stages import collect
@@ -191,6 +195,8 @@ def test_a_run_imitates_the_mixture_or_says_what_is_missing(tmp_path):
             write_episodes(run.path("dev.jsonl"), dev)
             run.stage("collect", dict)
             counts = counts_of(imitated_episodes(run))
+            # It decides what is imitated, not what is known.
+            assert len(known_solutions(run)) == len(episodes)
         assert counts == {"no_call": 2, "call": 6 if extra else 8}
     with Run(tmp_path / "more", preset("tiny", {"bc.mixture.tool": 0.5})) as run:
         write_episodes(run.path("episodes.jsonl"), episodes)
@@ -198,6 +204,7 @@ def test_a_run_imitates_the_mixture_or_says_what_is_missing(tmp_path):
         run.stage("collect", dict)
         with pytest.raises(RunError, match=r"bc\.mixture: no .* 'tool', got .*: 8"):
             imitated_episodes(run)
+        assert len(known_solutions(run)) == len(episodes)
     with pytest.raises(ValueError, match=r"call must be >= 0 and finite, got -1\.0"):
         preset("tiny", {"bc.mixture.call": -1.0})
 

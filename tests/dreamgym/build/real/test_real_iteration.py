@@ -125,6 +125,26 @@ def test_the_control_imitates_what_it_won_in_the_real_environment(run, imitated)
 SHOWN_EPISODES = [doubles.expert(t) for t in SHOWN]
 
 
+@pytest.mark.usefixtures("unfitted")
+def test_what_a_mixture_leaves_out_is_solved_and_not_imitated(run, monkeypatch):
+    drawn, fits = [e for e in SHOWN_EPISODES if e.task.id != SHOWN[0].id], []
+    monkeypatch.setattr(real_iteration, "imitated_episodes", lambda _: drawn)
+    monkeypatch.setattr(
+        real_iteration, "fit_demonstrations", lambda _, e, __: fits.append(e) or warm()
+    )
+    _, numbers = iterate(run, "s2r", warm(), steps=200, dreams=True)
+    for number, demonstrations in zip((1, 2), fits, strict=True):
+        episodes = played(run, "s2r", number)
+        won = ids(e for e in episodes if e.success)
+        assert won
+        assert ids(demonstrations) >= won | ids(drawn)
+        # No real step and no dream is spent on it again.
+        assert SHOWN[0].id not in ids(episodes) | ids(demonstrations)
+        row = numbers["rounds"][number - 1]
+        assert row["real_demonstrations"] == len(won | ids(SHOWN_EPISODES))
+    assert numbers["collected_demonstrations"] == len(SHOWN)
+
+
 def test_with_the_dream_unsolved_tasks_have_a_dreamed_demonstration(run, imitated):
     _, numbers = iterate(run, "s2r", warm(), steps=200, dreams=True)
     for row, demonstrations, number in zip(
@@ -259,6 +279,35 @@ def test_a_budget_of_the_run_bounds_it_too(run):
     with run.real_steps.recorded(run.path("x.steps"), 60) as counter:
         iterate(run, "real_only", warm(), steps=400, dreams=False)
     assert 60 - 2 * LIMIT < counter.count <= 60
+
+
+def test_interrupted_play_leaves_the_reserve_of_a_budget(run, monkeypatch):
+    """Its steps were taken: what is played again has so many fewer of the budget."""
+    play, attempts = real_iteration.evaluate.play, []
+
+    def interrupt(*arguments, **settings):
+        attempts.append(play(*arguments, **settings))
+        raise KeyboardInterrupt
+
+    def go():
+        with run.real_steps.recorded(run.path("x.steps"), 150) as counter:
+            real_iteration.play_round(
+                run, "s2r/round-1", policy, FEW, [], 60, reserve=50
+            )
+        return counter.count
+
+    policy = doubles.policy(action_tokens=6)  # which wins nothing
+    with monkeypatch.context() as patch:
+        patch.setattr(real_iteration.evaluate, "play", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            go()
+    first = sum(len(t.episode.transitions) for t in attempts[0])
+    assert 40 < first <= 60
+    total = go()
+    again = played(run, "s2r", 1)
+    assert sum(len(e.transitions) for e in again) == total - first
+    # Of 150 steps 50 are left; without the reserve 60 would be played again.
+    assert 100 - LIMIT < total <= 100
 
 
 @pytest.mark.usefixtures("unfitted")

@@ -108,18 +108,28 @@ def test_what_is_won_in_the_dream_is_imitated_and_pays(tmp_path, monkeypatch):
 
 
 def test_a_task_that_was_won_is_not_dreamed_again(tmp_path, monkeypatch):
-    run, dreamed = corridor(tmp_path, monkeypatch), []
+    run, dreamed, imitated = corridor(tmp_path, monkeypatch), [], []
 
     def record(run, experience, player, tasks, *names):
         dreamed.append({t.id for t in tasks})
         return wins(run, experience, player, tasks, *names)
 
-    wins = expert_iteration.dreamed_wins
+    def fit(run, demonstrations, name):
+        imitated.append({e.task.id for e in demonstrations})
+        return fitted(run, demonstrations, name)
+
+    wins, fitted = expert_iteration.dreamed_wins, expert_iteration.fit_demonstrations
     monkeypatch.setattr(expert_iteration, "dreamed_wins", record)
+    monkeypatch.setattr(expert_iteration, "fit_demonstrations", fit)
+    # One that a mixture leaves out was won all the same, and is not imitated.
+    drawn = [doubles.expert(t) for t in SHOWN[1:]]
+    monkeypatch.setattr(expert_iteration, "imitated_episodes", lambda _: drawn)
     first, last = expert_iteration.body(run)["dreamed_demonstrations"]
     assert not {t.id for t in SHOWN} & dreamed[0]
     assert len(dreamed[0] - dreamed[1]) == first > 0 == len(dreamed[1] - dreamed[0])
     assert last > first
+    assert not any(SHOWN[0].id in ids for ids in imitated)
+    assert all({t.id for t in SHOWN[1:]} < ids for ids in imitated)
 
 
 def random_play(count):
