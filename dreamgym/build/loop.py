@@ -12,7 +12,6 @@ from dreamgym.agent.policy import Policy
 from dreamgym.build import curriculum as run_curriculum
 from dreamgym.build import episodes as run_episodes
 from dreamgym.build.episodes import plan_lengths
-from dreamgym.build.experience import uncertainty_gate
 from dreamgym.build.loop_checkpoint import LoopCheckpoint
 from dreamgym.build.models import save_policy
 from dreamgym.build.real.environments import (
@@ -24,6 +23,7 @@ from dreamgym.build.real.environments import (
 from dreamgym.build.real.step_limit import step_limit
 from dreamgym.build.rewards import reward_function, reward_model_refit
 from dreamgym.envs.base import LOW_CONFIDENCE
+from dreamgym.envs.dream import DreamVectorEnv, UncertaintyGate
 from dreamgym.envs.vector import VectorEnv
 from dreamgym.evaluation.dream_check import dev_metrics
 from dreamgym.rewards.config import RewardConfig
@@ -32,7 +32,7 @@ from dreamgym.rewards.potential import GoalPotential
 from dreamgym.rewards.reward_model_refit import RewardModelRefit
 from dreamgym.rl.critic import Critic
 from dreamgym.rl.update import Updater
-from dreamgym.run.directory import Run
+from dreamgym.run.directory import Run, RunError
 from dreamgym.training import LoopParts, TrainingState, train
 from dreamgym.training.config import LoopConfig
 from dreamgym.training.feasibility import feasibility_filter_for
@@ -101,10 +101,13 @@ def reinforce(
     """
     grammar = policy.grammar(config.update.temperature)
     updater = Updater(policy.model, reference.model.params, grammar, config.update)
-    critic = _critic(policy, config, _seed(run, name))
+    seed = _seed(run, name)
+    critic = _critic(policy, config, seed)
     start = _initial_state(
-        run, updater, critic, tasks, config, keep_best=probe is not None
+        run, updater, critic, tasks, config, seed=seed, keep_best=probe is not None
     )
+    # Generated tasks are tested under the gate of the dream that is trained in.
+    gate = envs.uncertainty if isinstance(envs, DreamVectorEnv) else None
     total, unit = (config.updates, "update") if budget is None else (budget, "step")
     stage = "train" if name == "dream" else "transfer"
 
@@ -135,13 +138,13 @@ def reinforce(
                 updater,
                 progress,
                 config,
-                seed=_seed(run, name),
+                seed=seed,
                 recorder=saver,
                 budget=budget,
                 rollout_lag=rollout_lag,
                 show=lambda at, *_: report(at, {}, reached),
                 parts=dataclasses.replace(
-                    _parts(run, policy, progress, config, experience),
+                    _parts(run, policy, progress, config, experience, seed, gate),
                     critic=critic,
                     real_eval=probe,
                     score=score,
@@ -212,6 +215,7 @@ def _initial_state(
     tasks: Sequence[Task],
     config: LoopConfig,
     *,
+    seed: int,
     keep_best: bool,
 ) -> TrainingState:
     """Return the state before the first update, which checkpoints are restored to."""
@@ -219,7 +223,7 @@ def _initial_state(
     return TrainingState(
         0,
         updater.learner.init(),
-        pool_of(tasks, config.curriculum, seed=run.config.seed),
+        pool_of(tasks, config.curriculum, seed=seed),
         0,
         [],
         None if critic is None else critic.init(),
@@ -238,12 +242,26 @@ def _novelty(run: Run, config: LoopConfig) -> NoveltyReward | None:
 
 
 def _goals(run: Run, config: LoopConfig) -> GoalPotential | None:
-    """Return the potential "goal", None without it or without a won episode."""
+    """Return the potential "goal", or None without it.
+
+    Raises:
+      RunError: no collected episode was won.
+    """
     potential = config.reward.potential
     if not potential.weight or potential.kind != "goal":
         return None
-    won = [e for e in run_episodes.read(run)[0] if e.success]
-    return GoalPotential(won) if won else None
+    collected = run_episodes.read(run)[0]
+    won = [e for e in collected if e.success]
+    if not won:
+        source = run.config.env.id or run.config.data.episodes
+        raise RunError(
+            f'{run.root}: reward.potential.kind = "goal" compares states with the ends '
+            f"of won episodes, and none of the {len(collected)} collected train "
+            f"episodes of {source} was won: collect some that are won, or set "
+            'reward.potential.weight to 0, or the kind to "plan" where an expert of '
+            "the environment plans from any state"
+        )
+    return GoalPotential(won)
 
 
 def _parts(
@@ -252,16 +270,22 @@ def _parts(
     progress: TrainingState,
     config: LoopConfig,
     experience: CachingExperienceModel | None,
+    seed: int,
+    gate: UncertaintyGate | None,
 ) -> LoopParts:
     """Return the parts of the loop that need the run's files.
 
+    Args:
+      seed: that of generated tasks and of their tests.
+      gate: that of the dream, None in the real environment.
+
     Raises:
-      RunError: rollouts begin in demonstrations, or are guided by them, and no
-        collected episode was won.
+      RunError: rollouts begin in demonstrations, or are guided by them, or a potential
+        is computed from won episodes, and no collected episode was won.
     """
     won = []
     if config.curriculum.reads_demonstrations:
-        won = run_episodes.imitated_episodes(run)
+        won = run_episodes.known_solutions(run)
     parts = LoopParts(
         auxiliary=supervised(run, policy, config) if config.supervised else (),
         plan_lengths=plan_lengths(run) if progress.lessons is not None else {},
@@ -271,7 +295,7 @@ def _parts(
     )
     if experience is None:
         return parts
-    c, seed, propose = config.curriculum, run.config.seed, None
+    c, propose = config.curriculum, None
     if max_generated(
         c, config.tasks_per_update
     ):  # else proposals are paid for and never drawn
@@ -285,7 +309,7 @@ def _parts(
         max_steps=step_limit(run),
         temperature=config.update.temperature,
         seed=seed,
-        uncertainty=uncertainty_gate(run),
+        uncertainty=gate,
     )
     return dataclasses.replace(parts, propose=propose, feasibility=trial)
 

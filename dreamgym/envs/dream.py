@@ -67,7 +67,7 @@ class DreamVectorEnv(VectorEnv):
                 f"size and max_steps must be >= 1, got {size}, {max_steps}"
             )
         self.size, self.model, self.max_steps = size, model, max_steps
-        self._uncertainty = UncertaintyGate() if uncertainty is None else uncertainty
+        self.uncertainty = UncertaintyGate() if uncertainty is None else uncertainty
         self._tasks: list[Task | None] = [None] * size
         self._states: list[State] = [()] * size
         self._past: list[tuple[str, ...]] = [()] * size
@@ -142,7 +142,7 @@ class DreamVectorEnv(VectorEnv):
         return out
 
     def _step(self, query: Query, answer: Prediction, number: int) -> Step:
-        gate, error = self._uncertainty, None
+        gate, error = self.uncertainty, None
         # An unknown confidence counts as none.
         confidence = 0.0 if math.isnan(answer.confidence) else answer.confidence
         if answer.error is not None:

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from curriculum.config import (
+    CurriculumConfig,
     DemonstrationStartsConfig,
     FeasibilityConfig,
     GuidedRetriesConfig,
@@ -273,7 +274,8 @@ def test_ends_of_won_episodes_say_how_near_the_goal_is_in_the_dream(tmp_path):
     episodes(run)
     lost = [doubles.episode(t, ["take nothing"]) for t in TASKS]
     write_episodes(run.path("episodes.jsonl"), lost)
-    with pytest.raises(ValueError, match="needs won episodes, got none"):
+    message = rf"{tmp_path}: reward.potential.kind = .goal.* none of the {len(TASKS)} "
+    with pytest.raises(RunError, match=message):
         go()
     write_episodes(run.path("episodes.jsonl"), [doubles.expert(t) for t in TASKS])
     _, progress = go()
@@ -345,8 +347,24 @@ def test_nobody_is_asked_for_tasks_that_no_batch_has_room_for(tmp_path, share, q
     run = corridor(tmp_path, curriculum=c)
     progress = TrainingState(0, None, run_loop.pool_of(TASKS, c), 0, [])
     model = doubles.Known(ReplayMemory(capacity=1))
-    parts = run_loop._parts(run, doubles.policy(), progress, run.config.train, model)
+    parts = run_loop._parts(
+        run, doubles.policy(), progress, run.config.train, model, 0, None
+    )
     assert (parts.propose is not None) == queries
+
+
+def test_what_a_mixture_leaves_out_still_guides(tmp_path, monkeypatch):
+    """It says what is imitated, not what is known."""
+    c = CurriculumConfig(guided_retries=GuidedRetriesConfig(groups=1))
+    run = corridor(tmp_path, curriculum=c)
+    some = episodes(run)
+    monkeypatch.setattr(run_episodes, "draw_mixture", lambda *_, **__: some[:1])
+    assert len(some) > len(run_episodes.imitated_episodes(run)) == 1
+    progress = TrainingState(0, None, run_loop.pool_of(TASKS, c), 0, [])
+    parts = run_loop._parts(
+        run, doubles.policy(), progress, run.config.train, None, 0, None
+    )
+    assert [e.id for e in parts.demonstrations] == [e.id for e in some]
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))

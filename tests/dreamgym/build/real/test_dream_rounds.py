@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from dreamgym.build import loop
 from dreamgym.build.episodes import NAMES, recorded_episodes
 from dreamgym.build.real import dream_rounds as module
 from dreamgym.build.real import real_iteration
@@ -141,6 +142,54 @@ def test_a_model_that_cannot_be_refitted_is_dreamed_in_as_it_is(tmp_path, calls)
     assert "exact_predictable" not in numbers["rounds"][0]
 
 
+@pytest.mark.usefixtures("calls")
+def test_each_round_draws_of_its_own_under_the_gate_of_its_model(tmp_path, monkeypatch):
+    seeds, gates, filters = [], [], loop.feasibility_filter_for
+
+    def train(*arguments, seed, **settings):
+        seeds.append(("loop", seed))
+        return loop_train(*arguments, seed=seed, **settings)
+
+    def proposer(*arguments, seed, **settings):
+        seeds.append(("proposals", seed))
+        return loop_proposer(*arguments, seed=seed, **settings)
+
+    def filter_for(*arguments, seed, uncertainty, **settings):
+        seeds.append(("trials", seed))
+        gates.append(uncertainty)
+        return filters(*arguments, seed=seed, uncertainty=uncertainty, **settings)
+
+    def refit(run, folder, *_, start):
+        threshold = 0.01 if start else 0.02
+        exact = {"predictable": {"mean": 0.75, "n": 4}}
+        run.write_json(
+            f"{folder}/fidelity.json", {"exact": exact, "threshold": threshold}
+        )
+
+    loop_train, loop_proposer = loop.train, loop.run_curriculum.proposer
+    monkeypatch.setattr(loop, "train", train)
+    monkeypatch.setattr(loop.run_curriculum, "proposer", proposer)
+    monkeypatch.setattr(loop, "feasibility_filter_for", filter_for)
+    monkeypatch.setattr(real_iteration, "refit", refit)
+    settings = {
+        "transfer.updates": 1,
+        "transfer.curriculum.proposals_per_update": 1,
+        "transfer.curriculum.generated_share": 0.5,
+        "transfer.curriculum.feasibility.rollouts": 1,
+        "uncertainty.false_abort_rate": 0.1,
+    }
+    with made(tmp_path, **settings) as run:
+        run.write_json("fidelity.json", {"threshold": 0.9})  # of the first model
+        run.mark("fidelity", {})
+        dream_rounds(run, "s2r", warm(), steps=60)
+        assert [gate.threshold for gate in gates] == [0.02, 0.01]
+        first, second = (loop._seed(run, f"s2r/round-{n}") for n in (1, 2))
+        assert loop._seed(run, "s2r") == loop._seed(run, "dream") == run.config.seed
+    assert len({first, second, run.config.seed}) == 3
+    kinds = ("proposals", "trials", "loop")
+    assert sorted(seeds) == sorted((k, s) for k in kinds for s in (first, second))
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -152,6 +201,13 @@ def test_a_model_that_cannot_be_refitted_is_dreamed_in_as_it_is(tmp_path, calls)
 def test_settings_that_make_no_sense_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         preset("tiny", SETTINGS | settings)
+
+
+def test_a_new_run_that_trains_in_no_dream_has_none_to_go_on_in(tmp_path):
+    config = preset("tiny", SETTINGS | {"train.environment": "real"})
+    message = r"transfer\.method = dream_updates .* train\.environment = real"
+    with pytest.raises(ValueError, match=message):
+        Run(tmp_path / "r", config)
 
 
 @pytest.mark.slow
