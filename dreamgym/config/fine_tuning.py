@@ -45,11 +45,13 @@ class TransferConfig(LoopConfig):
     """"updates" trains by trust-region updates on real rollouts; "expert_iteration"
     plays train tasks (also its `fresh_tasks`) and imitates what was won, with what is
     won in the dream in other tasks (not for `real_only`). An environment that draws
-    lots takes "updates" in its place: what was won there may have been lucky.
+    lots takes "updates" in its place: what was won there may have been lucky. Imitation
+    reads no rewards: `transfer.reward` and `transfer.update` then have no effect.
     "dream_updates" plays train tasks, fits the experience model further to that, and
     makes `updates` trust-region updates in its dream, in each round; `real_only` and
-    `real_only_total`, which have no dream, take "updates", and so does a dream that was
-    refused."""
+    `real_only_total`, which have no dream, take "updates". So does `s2r` where its
+    dream was refused, or cannot be refitted: with an ensemble, a chat server, or
+    outcomes that were permuted."""
     iteration: RealIterationConfig = RealIterationConfig()
     """How methods "expert_iteration" and "dream_updates" play and refit."""
 

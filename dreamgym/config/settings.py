@@ -165,6 +165,20 @@ class RunConfig:
             )
         if problem := self.dpo.dead():
             raise ValueError(f"dpo.{problem}")
+        tokens, default = self.policy.history_tokens, PolicyConfig.history_tokens
+        if not self.policy.history_states and tokens != default:
+            raise ValueError(
+                "policy.history_tokens bounds what policy.history_states adds, which "
+                f"is nothing: set it to true, or leave history_tokens at {default}, "
+                f"got {tokens}"
+            )
+        real_training = self.train.environment == "real"
+        if self.transfer.method == "dream_updates" and real_training:
+            raise ValueError(
+                "transfer.method = dream_updates goes on in the dream that was trained "
+                "in, and train.environment = real trains in none: set "
+                "transfer.method to updates, or train.environment to dream"
+            )
         update = self.train.update
         if self.uncertainty.penalty and not update.reads_rewards:
             raise ValueError(

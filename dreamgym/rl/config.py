@@ -356,6 +356,24 @@ class UpdateConfig:
                 "none: set one of them"
             )
 
+    def dead(self) -> str | None:
+        """Return why a setting would have no effect, None where every one has.
+
+        Such settings are refused for new runs only: an existing run may continue.
+        """
+        if self.advantage_estimator == "gae":
+            return None
+        default = CriticConfig()
+        for field in dataclasses.fields(default):
+            value = getattr(self.critic, field.name)
+            if value != getattr(default, field.name):
+                return (
+                    f"critic.{field.name} = {value} has no effect: "
+                    f"advantage_estimator = {self.advantage_estimator} fits no critic, "
+                    "gae does (--algorithm ppo)"
+                )
+        return None
+
     @property
     def reads_rewards(self) -> bool:
         """Whether the update learns from rewards, not from success alone."""

@@ -4,10 +4,7 @@ import dataclasses
 import math
 import re
 
-from curriculum.config import (
-    CurriculumConfig,
-    DemonstrationStartsConfig,
-)
+from curriculum.config import CurriculumConfig, DemonstrationStartsConfig
 from dreamgym.rewards.config import PLACES, RewardConfig
 from dreamgym.rl.config import LossWeights, UpdateConfig
 
@@ -306,10 +303,12 @@ class LoopConfig:
                 "max_resample_rounds, forks_per_update, max_transitions and "
                 f"keep_rollouts must be >= 0, got {counts}"
             )
-        if self.group_size == 1 and any(counts[:2]):
+        early_call = self.update.shaping.early_call
+        if self.group_size == 1 and any((*counts[:2], early_call)):
             raise ValueError(
-                "max_resample_rounds and forks_per_update are about groups: group_size "
-                "must be >= 2, got 1"
+                "max_resample_rounds, forks_per_update and update.shaping.early_call "
+                "are about groups: group_size must be >= 2, got 1; without groups "
+                f"they must be 0, got {(*counts[:2], early_call)}"
             )
         self._check_dead()
 
@@ -331,6 +330,8 @@ class LoopConfig:
                 f"{update.advantage_estimator} learns from success alone: leave it "
                 "out, or take another algorithm"
             )
+        if problem := update.dead():
+            return f"update.{problem}"
         if problem := reward.dead():
             return f"reward.{problem}"
         every = reward.reward_model.refit.every

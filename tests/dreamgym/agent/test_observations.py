@@ -16,6 +16,7 @@ import pytest
 from dreamgym.agent.config import PolicyConfig
 from dreamgym.agent.early_experience import examples as early
 from dreamgym.agent.policy import Policy, Situation
+from dreamgym.config.presets import preset
 from dreamgym.config.shapes import MODELS
 from worldmodel.backbone.model import create
 from worldmodel.data.records import Episode, Task, Transition
@@ -111,6 +112,10 @@ def test_past_states_that_are_missing_are_named():
         policy(history_states=True).context(*red[:4])
     with pytest.raises(ValueError, match="history_tokens must be >= 1, got 0"):
         PolicyConfig(history_tokens=0)
+    tokens = {"policy.history_tokens": 90}
+    with pytest.raises(ValueError, match=r"policy\.history_tokens bounds .* got 90"):
+        preset("tiny", tokens).check_new()
+    preset("tiny", tokens | {"policy.history_states": True}).check_new()
 
 
 @pytest.mark.slow

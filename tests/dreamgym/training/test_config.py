@@ -7,7 +7,13 @@ from dreamgym.config.presets import preset
 from dreamgym.config.settings import RunConfig
 from dreamgym.config.stages import TrainConfig
 from dreamgym.rewards.config import RewardConfig
-from dreamgym.rl.config import KLPenaltyConfig, SurrogateConfig, UpdateConfig
+from dreamgym.rl.config import (
+    CriticConfig,
+    KLPenaltyConfig,
+    ShapingConfig,
+    SurrogateConfig,
+    UpdateConfig,
+)
 from dreamgym.run.directory import Run
 from dreamgym.training.config import (
     ForkConfig,
@@ -104,6 +110,12 @@ def test_bad_settings_are_refused_by_name(settings, message):
             update=UpdateConfig(advantage_estimator="gae"),
         )
     assert LoopConfig(group_size=1, update=UpdateConfig(advantage_estimator="gae"))
+    lone = UpdateConfig(
+        advantage_estimator="batch_mean", shaping=ShapingConfig(early_call=2.0)
+    )
+    with pytest.raises(ValueError, match=r"early_call are about groups: .*0, 0, 2\.0"):
+        LoopConfig(group_size=1, update=lone)
+    assert LoopConfig(group_size=2, update=lone)
     with pytest.raises(ValueError, match=r"by must be one of .* got 'surprise'"):
         ForkConfig(by="surprise")
     with pytest.raises(ValueError, match=r"weight must be in \[0, 1\], got 1.5"):
@@ -147,6 +159,14 @@ def test_bad_settings_are_refused_by_name(settings, message):
                 ),
             },
             "train.reward .* learns from success alone",
+        ),
+        (
+            {"update": UpdateConfig(critic=CriticConfig(ensemble_size=4))},
+            r"train.update.critic.ensemble_size = 4 .* group_mean fits no critic, gae",
+        ),
+        (
+            {"update": UpdateConfig(critic=CriticConfig(step_limit="cut"))},
+            r"train.update.critic.step_limit = cut has no effect",
         ),
     ],
 )
