@@ -10,7 +10,7 @@ from dreamgym.rewards.config import ComponentWeightConfig, RewardConfig
 from dreamgym.rl.config import KLPenaltyConfig, UpdateConfig
 from dreamgym.training.config import LimitConfig
 from tests import doubles
-from tests.dreamgym.training.common import CONFIG, learn, with_
+from tests.dreamgym.training.common import CONFIG, fresh, learn, with_
 
 APART = with_(CONFIG, normalize_advantages="component")
 
@@ -101,6 +101,20 @@ def test_one_component_is_the_group_normalisation(update_calls):
 def test_groups_without_a_difference_are_left_out(update_calls):
     alike = rows({"win": 1.0}, {"win": 0.0}, {"win": 1.0}, {"win": 1.0})
     assert len(advantages(update_calls, alike, APART)) == 2
+    # One component that differs is enough, whichever it is.
+    apart = rows({"a": 1.0, "b": 1.0}, {"a": 0.0, "b": 1.0}, {"b": 1.0}, {"b": 0.0})
+    assert len(advantages(update_calls, apart, APART)) == 4
+
+
+def test_the_remedy_of_rewards_turns_a_dense_component_down(update_calls):
+    dense = rows(
+        {"win": 1.0, "judge": 0.2}, {"win": 0.0, "judge": 0.1}, {"win": 1.0}, {}
+    )
+    progress = fresh([doubles.task(0, 0, 6)])._replace(curve=[{"dense_weight": 0.5}])
+    learn(dense, APART, progress=progress)
+    got = [e.columns["advantage"] for e in update_calls.examples[-1]]
+    wanted = np.array([1.5, -1.5, 1, -1]) / np.sqrt((1.5**2 + 1) / 2)
+    np.testing.assert_allclose(got, wanted, rtol=1e-5)
 
 
 def test_settings_without_a_meaning_are_refused():

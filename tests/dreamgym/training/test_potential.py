@@ -13,10 +13,17 @@ from dreamgym.agent.rollout import rollout
 from dreamgym.config.stages import TrainConfig
 from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.envs.vector import RealVectorEnv
-from dreamgym.rewards.config import ComponentWeightConfig, PotentialConfig, RewardConfig
+from dreamgym.rewards.config import (
+    ComponentWeightConfig,
+    NoveltyConfig,
+    PotentialConfig,
+    RewardConfig,
+)
+from dreamgym.rewards.novelty import NoveltyReward
 from dreamgym.rewards.potential import GoalPotential
 from dreamgym.training import LoopParts, TrainingState
-from dreamgym.training.rollouts import Rollouts, with_potential
+from dreamgym.training import loop as training_loop
+from dreamgym.training.rollouts import Rollouts, with_novelty, with_potential
 from tests import doubles
 from tests.corridor import PlansAnywhere
 from tests.dreamgym.training.common import (
@@ -162,6 +169,35 @@ def test_where_returns_are_compared_the_end_is_that_of_the_outcome():
         assert rewards == pytest.approx([one - 0.9 * two, two])
     assert paid[3] == pytest.approx([-first])
     assert paid[4] == paid[5] == [0.0]
+
+
+@pytest.mark.parametrize("estimator", ["gae", "group_mean"])
+def test_the_loop_pays_potential_and_novelty_by_their_weights(estimator):
+    rollouts, goals = Rollouts(pair(), []), GoalPotential([pair()[0].episode])
+    potential = PotentialConfig(weight=1.0, kind="goal")
+    weights = (
+        ComponentWeightConfig(name="potential", weight=0.5),
+        ComponentWeightConfig(name="novelty", weight=0.25),
+    )
+    novelty = NoveltyConfig(weight=0.8, numbers=True)
+    reward = RewardConfig(
+        potential=potential, novelty=novelty, component_weights=weights
+    )
+    config = with_(CONFIG, advantage_estimator=estimator, discount=0.7, reward=reward)
+    state = fresh([TASK])._replace(novelty=NoveltyReward(novelty, []))
+    got = training_loop._rescored(rollouts, state, config, LoopParts(goals=goals))
+    wanted = with_potential(
+        with_novelty(rollouts, NoveltyReward(novelty, []), weights),
+        potential,
+        0.7,
+        weights,
+        goals,
+        bootstraps=estimator == "gae",
+    )
+    assert [t.episode for t in got.all] == [t.episode for t in wanted.all]
+    assert got.reward_metrics == wanted.reward_metrics
+    first = got.started[0].episode.transitions[0].rewards
+    assert first["novelty"] == pytest.approx(0.25 * 0.8)
 
 
 def test_what_nobody_knows_is_refused():

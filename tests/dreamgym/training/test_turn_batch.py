@@ -363,6 +363,16 @@ def test_an_episode_at_the_step_limit_is_lost_or_cut(step_limit, update_calls):
     at_limit = won._replace(episode=dataclasses.replace(won.episode, transitions=steps))
     batch = TurnBatch([at_limit, *rows], with_(group_size=3))
     assert batch.reached_limit.tolist() == [False, False, True]
+    # Nor is a success without an end, what was lost before, or what was not scored.
+    step = dataclasses.replace(final, terminated=False)
+    steps = (*won.episode.transitions[:-1], step)
+    going_on = won._replace(episode=dataclasses.replace(won.episode, transitions=steps))
+    step = dataclasses.replace(last, terminated=True, truncated=False)
+    steps = (*late.episode.transitions[:-1], step)
+    ended = late._replace(episode=dataclasses.replace(episode, transitions=steps))
+    broken = late._replace(episode=episode, error="malformed")
+    batch = TurnBatch([going_on, ended, broken], with_(group_size=3))
+    assert not batch.reached_limit.any()
 
 
 def test_forks_are_groups_of_their_own_and_no_success_of_the_task(update_calls):
