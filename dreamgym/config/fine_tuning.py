@@ -49,9 +49,10 @@ class TransferConfig(LoopConfig):
     reads no rewards: `transfer.reward` and `transfer.update` then have no effect.
     "dream_updates" plays train tasks, fits the experience model further to that, and
     makes `updates` trust-region updates in its dream, in each round; `real_only` and
-    `real_only_total`, which have no dream, take "updates". So does `s2r` where its
-    dream was refused, or cannot be refitted: with an ensemble, a chat server, or
-    outcomes that were permuted."""
+    `real_only_total`, which have no dream, take "updates". So does `s2r` where
+    `train.environment` is "real", which is a control as well, and where the dream was
+    refused or cannot be refitted: with an ensemble, a chat server, or outcomes that
+    were permuted."""
     iteration: RealIterationConfig = RealIterationConfig()
     """How methods "expert_iteration" and "dream_updates" play and refit."""
 

@@ -172,13 +172,6 @@ class RunConfig:
                 f"is nothing: set it to true, or leave history_tokens at {default}, "
                 f"got {tokens}"
             )
-        real_training = self.train.environment == "real"
-        if self.transfer.method == "dream_updates" and real_training:
-            raise ValueError(
-                "transfer.method = dream_updates goes on in the dream that was trained "
-                "in, and train.environment = real trains in none: set "
-                "transfer.method to updates, or train.environment to dream"
-            )
         update = self.train.update
         if self.uncertainty.penalty and not update.reads_rewards:
             raise ValueError(

@@ -203,13 +203,6 @@ def test_settings_that_make_no_sense_are_refused(settings, message):
         preset("tiny", SETTINGS | settings)
 
 
-def test_a_new_run_that_trains_in_no_dream_has_none_to_go_on_in(tmp_path):
-    config = preset("tiny", SETTINGS | {"train.environment": "real"})
-    message = r"transfer\.method = dream_updates .* train\.environment = real"
-    with pytest.raises(ValueError, match=message):
-        Run(tmp_path / "r", config)
-
-
 @pytest.mark.slow
 def test_a_tiny_run_has_rounds_within_its_budget(tmp_path):
     """All stages up to s2r, with real fits, refits and updates."""
