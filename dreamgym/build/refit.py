@@ -15,6 +15,7 @@ from dreamgym.build.episodes import read, read_names
 from dreamgym.build.experience import REMEDY, fidelity_file
 from dreamgym.build.fidelity import measure
 from dreamgym.build.real.environments import play_train_games
+from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.dream_check import RARE_EVENTS
 from dreamgym.run.directory import Run
 from worldmodel.backbone.weights import load_model, save_model
@@ -30,12 +31,12 @@ POLICY_SHARE = 0.25
 """The share of the policy's own transitions among the refit's examples, at least."""
 
 
-def can_refit(run: Run) -> bool:
-    """Return whether the run has a model of its own that can be fitted further.
+def can_refit(config: RunConfig) -> bool:
+    """Return whether a run has a model of its own that can be fitted further.
 
     Members of an ensemble are adapters on the model before, and would not fit.
     """
-    c = run.config
+    c = config
     return (
         not c.pretrain.permute_outcomes and c.server is None and not c.ensemble.members
     )

@@ -75,7 +75,7 @@ def body(run: Run) -> dict[str, Any]:
         check = _check(run, policy, comparable, experience)
     c = run.config
     tries = c.dream_check.remedy_share > 0 and not c.dream_check.force
-    if check.reasons and tries and can_refit(run):
+    if check.reasons and tries and can_refit(run.config):
         check = _with_remedy(run, policy, comparable, check)
     if real is not None:
         check = check._replace(numbers=check.numbers | {"real": dev_metrics(real)})

@@ -59,7 +59,7 @@ def dream_rounds(
             "real_transitions": count_transitions(played),
             **_success("real_success", played[before:]),
         }
-        if can_refit(run):
+        if can_refit(run.config):
             row |= refit_round(run, folder, model_folder)
             model_folder = folder
         policy, state = _dream_updates(run, folder, policy, tasks, model_folder)

@@ -83,7 +83,7 @@ def iterate(
             "real_demonstrations": len({e.task.id for e in won}),
         }
         if dreams:
-            if c.transfer.iteration.refit_share and can_refit(run):
+            if c.transfer.iteration.refit_share and can_refit(run.config):
                 row |= refit_round(run, folder, model_folder)
                 model_folder = folder
             unsolved = _unsolved(tasks, won)

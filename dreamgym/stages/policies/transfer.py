@@ -116,7 +116,7 @@ def _trains_in_dream(run: Run, start: str) -> bool:
         return False
     check = run.numbers("dream_check")
     refused = check.get("refused") and not check["forced"]
-    return c.train.environment == "dream" and not refused and can_refit(run)
+    return c.train.environment == "dream" and not refused and can_refit(c)
 
 
 def _reinforce(
@@ -194,7 +194,8 @@ def cost(config: RunConfig, workload: Workload, name: str) -> Cost:
         part = _iteration_cost(config, workload, budget, dreams=name == "s2r")
         seconds = part.seconds + budget * workload.timings.step + games
         return part._replace(seconds=seconds, disk=workload.model_bytes)
-    if config.transfer.method == "dream_updates" and name == "s2r":
+    dreams = config.train.environment == "dream" and can_refit(config)
+    if config.transfer.method == "dream_updates" and name == "s2r" and dreams:
         return _dream_rounds_cost(config, workload, budget, games)
     steps = min(budget, loop_steps(config.transfer, workload.max_steps))
     seconds = steps * (REAL_STEP * workload.timings.update + workload.timings.step)

@@ -418,6 +418,17 @@ def test_rounds_of_updates_in_the_dream_cost_their_refits_and_dreams():
     assert 0 < one["s2r"] < two["s2r"]
     assert three["s2r"] - two["s2r"] == pytest.approx(two["s2r"] - one["s2r"])
     assert one["real_only"] == three["real_only"]  # the control has no dream
+    # Nor has a run that takes real updates in their place.
+    for other in ({"ensemble.members": 2}, {"train.environment": "real"}):
+        rounds, updates = (
+            estimate_run(
+                preset("tiny", other | {"transfer.method": method}),
+                MICRO,
+                fine_tune=True,
+            ).seconds
+            for method in ("dream_updates", "updates")
+        )
+        assert rounds["s2r"] == updates["s2r"] != one["s2r"]
 
 
 def test_pairs_of_a_search_cost_what_it_dreams():
