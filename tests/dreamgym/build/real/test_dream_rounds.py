@@ -13,6 +13,7 @@ from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run
 from dreamgym.run.runner import run_stages
 from dreamgym.stages.table import STAGES
+from dreamgym.training import TrainingState
 from tests import doubles, helpers
 from worldmodel.data.records import write_episodes
 from worldmodel.memory import ReplayMemory
@@ -133,6 +134,16 @@ def test_interrupted_it_goes_on_bit_for_bit(tmp_path, calls, monkeypatch):
     assert [c for c in calls if c[0] == "refit"] == [
         c for c in whole if c[0] == "refit"
     ]
+
+
+@pytest.mark.usefixtures("calls")
+def test_the_rounds_leave_the_reserve_of_a_budget(tmp_path, monkeypatch):
+    result = TrainingState(0, None, None, 0, [])
+    monkeypatch.setattr(module, "_dream_updates", lambda _, __, p, *___: (p, result))
+    with made(tmp_path) as run:
+        with run.real_steps.recorded(run.path("x.steps"), 100) as counter:
+            dream_rounds(run, "s2r", warm(), steps=160, reserve=40)
+        assert 60 - 2 * LIMIT < counter.count <= 60
 
 
 def test_a_model_that_cannot_be_refitted_is_dreamed_in_as_it_is(tmp_path, calls):

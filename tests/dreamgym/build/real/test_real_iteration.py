@@ -291,11 +291,11 @@ def test_interrupted_play_leaves_the_reserve_of_a_budget(run, monkeypatch):
 
     def go():
         with run.real_steps.recorded(run.path("x.steps"), 150) as counter:
-            real_iteration.play_round(
-                run, "s2r/round-1", policy, FEW, [], 60, reserve=50
-            )
+            iterate(run, "real_only", policy, steps=60, dreams=False, reserve=50)
         return counter.count
 
+    set_iteration(run, rounds=1)
+    monkeypatch.setattr(real_iteration, "training_tasks", lambda *_: FEW)
     policy = doubles.policy(action_tokens=6)  # which wins nothing
     with monkeypatch.context() as patch:
         patch.setattr(real_iteration.evaluate, "play", interrupt)
@@ -304,7 +304,7 @@ def test_interrupted_play_leaves_the_reserve_of_a_budget(run, monkeypatch):
     first = sum(len(t.episode.transitions) for t in attempts[0])
     assert 40 < first <= 60
     total = go()
-    again = played(run, "s2r", 1)
+    again = played(run, "real_only", 1)
     assert sum(len(e.transitions) for e in again) == total - first
     # Of 150 steps 50 are left; without the reserve 60 would be played again.
     assert 100 - LIMIT < total <= 100
