@@ -17,6 +17,7 @@ from dreamgym.rewards.reward_function import RewardedEpisode
 from dreamgym.rl.credit import TurnGrid
 from dreamgym.rl.update import Updater
 from dreamgym.training import LoopParts, TrainingState
+from dreamgym.training import loop as training_loop
 from dreamgym.training.config import LoopConfig
 from dreamgym.training.learn import with_policy_logp
 from dreamgym.training.rollouts import (
@@ -28,7 +29,7 @@ from dreamgym.training.rollouts import (
 from dreamgym.training.turn_batch import TurnBatch
 from tests import doubles
 from tests.dreamgym.training import common
-from tests.dreamgym.training.common import CONFIG, Recorder, Tabular, updater
+from tests.dreamgym.training.common import CONFIG, Recorder, Tabular, fresh, updater
 
 TASK, OTHER = doubles.task(0, 1, 2), doubles.task(0, 2, 4)
 WIN = ["go right", "take coin"]
@@ -200,6 +201,20 @@ def test_given_turns_are_learnt_as_if_the_policy_had_chosen_them():
     # The bound of theorem 1 is about what the policy visits itself.
     visits = batch.visitation_weights(2)
     assert visits.tolist() == pytest.approx([0.1, 0.0, 0.0])
+
+
+def test_given_turns_say_nothing_about_the_policy_that_sampled():
+    """They have no probability under it, so that there is no distance from it."""
+    learner, retry = updater(), guided()
+    state = fresh([TASK])._replace(policy=learner.learner.init())
+    measured = training_loop._staleness(learner, state, Rollouts([], [retry]), True)
+    sampled = retry._replace(turns=retry.turns[1:])
+    alone = training_loop._staleness(learner, state, Rollouts([], [sampled]), True)
+    assert measured == alone
+    assert measured["sampler_kl"] > 0.0
+    given = retry._replace(turns=retry.turns[:1])
+    none = training_loop._staleness(learner, state, Rollouts([], [given]), True)
+    assert none == {"rollout_lag": 1.0}
 
 
 def test_retries_are_scored_as_others_are():
