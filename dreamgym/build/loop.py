@@ -99,14 +99,12 @@ def reinforce(
     real dev tasks; `baseline` holds its metrics for the initial `policy`. Of a budget
     `reserve` is left. The caller removes the checkpoint when everything is written.
     """
-    grammar = policy.grammar(config.update.temperature)
+    seed, grammar = _seed(run, name), policy.grammar(config.update.temperature)
     updater = Updater(policy.model, reference.model.params, grammar, config.update)
-    seed = _seed(run, name)
     critic = _critic(policy, config, seed)
     start = _initial_state(
         run, updater, critic, tasks, config, seed=seed, keep_best=probe is not None
     )
-    # Generated tasks are tested under the gate of the dream that is trained in.
     gate = envs.uncertainty if isinstance(envs, DreamVectorEnv) else None
     total, unit = (config.updates, "update") if budget is None else (budget, "step")
     stage = "train" if name == "dream" else "transfer"
@@ -277,7 +275,8 @@ def _parts(
 
     Args:
       seed: that of generated tasks and of their tests.
-      gate: that of the dream, None in the real environment.
+      gate: that of the dream that is trained in, under which generated tasks are
+        tested; None in the real environment.
 
     Raises:
       RunError: rollouts begin in demonstrations, or are guided by them, or a potential

@@ -166,6 +166,16 @@ def test_turns_of_episodes_come_back_in_their_order():
     mean = (2 + np.exp(-1)) / 3
     want = [1.0, 1.0, -1.0, np.exp(-1) / mean, 1 / mean, 0.5 / mean]
     np.testing.assert_allclose(got, want, rtol=1e-6)
+    # Without the score of the last episode nothing is left to compare with.
+    scored = np.array([True, True, True, False])
+    grid = TurnGrid(np.array([2, 1, 1, 2]), scored, np.zeros(4, int))
+    np.testing.assert_array_equal(
+        grid.early_call_shaped(given, won, calls, config, 2), given
+    )
+    alone = ShapingConfig(entropy_rate=1.0)
+    np.testing.assert_array_equal(
+        grid.entropy_modulated(given, entropy, alone, 2), given
+    )
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
