@@ -183,7 +183,9 @@ def test_an_update_reports_the_share_and_moves_less():
 
 
 def test_a_negative_cap_is_refused_by_name():
-    with pytest.raises(ValueError, match="logit_gradient_cap must be >= 0 and finite, got -1"):
+    with pytest.raises(
+        ValueError, match="logit_gradient_cap must be >= 0 and finite, got -1"
+    ):
         SurrogateConfig(logit_gradient_cap=-1.0)
 
 
