@@ -92,6 +92,15 @@ def test_what_is_due_follows_the_rule_of_matching(match, due):
     assert right == due
 
 
+def test_a_tool_that_the_task_lists_is_a_wrong_answer_too():
+    e = asked(['a {"n": 1}'], [A])
+    options = {**e.task.options, "tools": [{"name": "a"}, {"name": "c"}]}
+    e = dataclasses.replace(e, task=dataclasses.replace(e.task, options=options))
+    (one,) = answered_questions([e], "step", seed=0)
+    which = [(q.text, x) for q, x in one if q.component == "which"]
+    assert which == [("a", 1.0), ("c", 0.0)]
+
+
 @pytest.mark.parametrize("wrong", ["b {}", 'a {"n": '])
 @pytest.mark.parametrize("match", ["order", "assignment"])
 def test_a_wrong_or_malformed_call_leaves_open_what_was_expected(match, wrong):

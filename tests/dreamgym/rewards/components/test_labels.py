@@ -161,6 +161,15 @@ def test_equal_questions_are_asked_once_and_steps_without_pay_not_at_all():
     assert quiet.questions == []
 
 
+def test_a_question_of_a_fork_has_the_actions_before_it():
+    e, judge = episode(1, 5, WALL), Oracle()
+    config = tools(when="judge", which="judge")
+    scores(config, [e], {"judge": judge}, pasts=[("look",)])
+    first, second = (t.action for t in e.transitions)
+    assert [q.past for q in judge.questions] == [("look",)] * 2 + [("look", first)]
+    assert second == "dance"  # no call: its step is asked about once
+
+
 def test_nobody_is_asked_about_a_task_whose_tool_use_is_not_rewarded():
     """By rule nobody knows when a call is due where the task does not say it."""
     e = episode(1, 5, WALL)
