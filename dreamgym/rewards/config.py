@@ -388,6 +388,11 @@ class RewardConfig:
             return "tools.repeat_penalty is about the use of tools, and tools is off"
         if not self.tools.enabled and self.tools.labels != type(self.tools.labels)():
             return "tools.labels says who labels the use of tools, and tools is off"
+        if reason := self._unused("rule"):
+            if self.tools.labels != type(self.tools.labels)():
+                return f'tools.labels is about the source "rule", and {reason}'
+            if self.tools.repeat_penalty:
+                return f'tools.repeat_penalty is of the source "rule", and {reason}'
         if self.judge.python_runs and "judge" not in self.sources:
             return "judge.python_runs is of the judge of steps, and sources name none"
         refit = self.reward_model.refit
@@ -397,10 +402,16 @@ class RewardConfig:
             return "reward_model.refit says how the model is refitted, and every is 0"
         if not refit.steps and refit.learning_rate != type(refit).learning_rate:
             return "reward_model.refit.learning_rate has no effect with steps = 0"
-        name = "reward_model.refit.every refits what scores the process, and"
+        if reason := self._unused("reward_model"):
+            name = "reward_model.refit.every refits what scores the process"
+            return f"{name}, and {reason}"
+        return None
+
+    def _unused(self, source: str) -> str | None:
+        """Return why a source scores no step, None where it scores the process."""
         weights = dict(zip(self.sources, self.source_weights, strict=False))
-        if "reward_model" not in self.sources or not weights.get("reward_model", 1.0):
-            return f"{name} sources without weight for reward_model do not use it"
+        if source not in self.sources or not weights.get(source, 1.0):
+            return f"sources without weight for {source} do not use it"
         if self.outcome_weight == 1:
-            return f"{name} outcome_weight = 1 leaves the process out"
+            return "outcome_weight = 1 leaves the process out"
         return None

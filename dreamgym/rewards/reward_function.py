@@ -21,6 +21,7 @@ from dreamgym.rewards.rules import (
     StepLabels,
     add_components,
     process_rewards,
+    rewards_tool_use,
     scale_components,
     step_costs,
     task_rewards,
@@ -152,10 +153,8 @@ class RewardFunction:
 
     def _needs_outcome(self, episode: Episode) -> bool:
         c = self.config
-        calls = c.tools.enabled and (
-            c.tools.labels.when != "rule" or "calls" in episode.task.options
-        )
-        return c.outcome_weight > 0 or c.process_requires_success or calls
+        tools = rewards_tool_use(episode.task, c.tools)
+        return c.outcome_weight > 0 or c.process_requires_success or tools
 
     def _mix(
         self, episode: Episode, process: Sequence[Components]
@@ -287,11 +286,18 @@ class RewardFunction:
         step_numbers: Sequence[Sequence[int]],
         pasts: Pasts,
     ) -> list[dict[int, StepLabels] | str]:
-        """Return the labels of tool use that are not by rule, or a problem."""
+        """Return the labels of tool use that are not by rule, or a problem.
+
+        Nobody is asked about an episode whose tool use is not rewarded.
+        """
         tools = self.config.tools
         if not tools.enabled or tools.labels == ToolLabelsConfig():
             return [{} for _ in episodes]
-        return label_steps(episodes, step_numbers, pasts, tools.labels, self._labellers)
+        rewarded = [
+            steps if rewards_tool_use(e.task, tools) else ()
+            for e, steps in zip(episodes, step_numbers, strict=True)
+        ]
+        return label_steps(episodes, rewarded, pasts, tools.labels, self._labellers)
 
     def _model_scores(
         self,

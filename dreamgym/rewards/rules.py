@@ -18,7 +18,7 @@ from dreamgym.rewards.config import (
     RewardConfig,
 )
 from dreamgym.rewards.tool_config import ToolConfig
-from worldmodel.data.records import Episode, Transition
+from worldmodel.data.records import Episode, Task, Transition
 from worldmodel.text.tools.call_matching import Matching, match_calls
 from worldmodel.text.tools.tool_calls import (
     Action,
@@ -77,6 +77,19 @@ def add_components(parts: Iterable[Mapping[str, float]]) -> Components:
 def scale_components(part: Mapping[str, float], factor: float | int) -> Components:
     """Return each component times a factor."""
     return {name: factor * value for name, value in part.items()}
+
+
+def rewards_tool_use(task: Task, config: ToolConfig) -> bool:
+    """Return whether tool use is rewarded in a task: it is known when a call is due.
+
+    The task says which calls are expected, or a classifier or a judge labels it.
+
+    Raises:
+      ValueError: the task's expected calls are malformed.
+    """
+    return config.enabled and (
+        config.labels.when != "rule" or expected_calls(task) is not None
+    )
 
 
 def process_rewards(
@@ -192,10 +205,9 @@ def tool_rewards(
     """
     steps, first = episode.transitions, len(past)
     parts: list[list[Components]] = [[] for _ in (*past, *steps)]
-    by_rule = config.labels.when == "rule"
-    expected = expected_calls(episode.task) if config.enabled else None
-    if not config.enabled or (expected is None and by_rule):
+    if not rewards_tool_use(episode.task, config):
         return [{} for _ in steps]
+    by_rule, expected = config.labels.when == "rule", expected_calls(episode.task)
     actions = [read_action(a) for a in (*past, *(t.action for t in steps))]
     schemas = tool_schemas(episode.task)
     matching = match_calls([a.calls for a in actions], expected or (), config.match)
@@ -384,9 +396,7 @@ def _mean(pair: Sequence[float | int], chance: float) -> float:
 
 def task_rewards(episode: Episode, config: ToolConfig) -> Components:
     """Return the table's entry for the final answer; none where it is not scored."""
-    if not config.enabled or episode.success is None:
-        return {}
-    if config.labels.when == "rule" and expected_calls(episode.task) is None:
+    if episode.success is None or not rewards_tool_use(episode.task, config):
         return {}
     row = config.task[0 if episode.success else 1]
     return {"tool/task": config.weights.task * row}

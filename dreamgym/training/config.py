@@ -343,9 +343,9 @@ class LoopConfig:
         scales_rewards = "rewards" in monitor.remedies
         if monitor.response == "revert" and scales_rewards and not reward.dense:
             return (
-                'monitor.remedies: "rewards" scales milestones, tool calls, '
-                "novelty, and rewards of a reward model or judge, and reward has none "
-                "of them: leave it out"
+                'monitor.remedies: "rewards" scales milestones, tool calls, novelty, '
+                "a potential, and rewards of a reward model or judge, and reward has "
+                "none of them: leave it out"
             )
         return None
 

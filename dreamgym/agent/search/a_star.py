@@ -108,8 +108,9 @@ class AStar:
     """The search of one situation.
 
     An action is taken in the dream when it is the cheapest open one, so that each step
-    of the search is one dreamed step. A state that was reached before, at no higher
-    cost, is not gone on from: the search is over a graph, not a tree.
+    of the search is one dreamed step. A state that was gone on from before, at no
+    higher cost, is not gone on from again: the search is over a graph, not a tree. So
+    near the depth a shorter path may be left out for a cheaper one that has more steps.
     """
 
     def __init__(
@@ -163,8 +164,8 @@ class AStar:
     def record(self, step: Step) -> Node | None:
         """Record what the last action led to; return the new moment to go on from.
 
-        None where it is a win, an end, a state that was reached before, or where the
-        path is as long as it may be.
+        None where it is a win, an end, a state that was gone on from before, or where
+        the path is as long as it may be.
         """
         entry = self._current
         assert entry is not None
@@ -177,10 +178,10 @@ class AStar:
             return None
         if self._closed.get(step.state, math.inf) <= entry.cost:
             return None
-        self._closed[step.state] = entry.cost
-        if entry.depth == self._depth:
+        if entry.depth == self._depth:  # a shorter path may still go on from here
             self._ends.append(entry)
             return None
+        self._closed[step.state] = entry.cost
         return node
 
     def extend(self, turns: Sequence[Turn]) -> None:

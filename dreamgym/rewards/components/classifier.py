@@ -56,7 +56,8 @@ def answered_questions(
     one is, its tool is right and as many other ones are wrong, its arguments are right,
     and those of another call of the tool as far as they resemble them; the others are
     drawn by `seed`. A task that expects no call teaches where none is due; episodes of
-    tasks that say nothing are left out if they were lost or have no call.
+    tasks that say nothing are left out if they were lost, or have no call or a
+    malformed one.
 
     Raises:
       ValueError: the expected calls or the tools of a task are malformed.
@@ -80,7 +81,8 @@ def _expected(episode: Episode) -> Sequence[Sequence[Call]] | None:
     calls = expected_calls(episode.task)
     if calls is None and episode.success:
         played = tuple(read_action(t.action).calls for t in episode.transitions)
-        calls = played if any(played) else None
+        if any(played) and all(call.valid_json for step in played for call in step):
+            calls = played
     return calls
 
 
@@ -156,10 +158,31 @@ def _due_calls(
     number = len(calls)
     if match == "step":
         return list(expected[number]) if number < len(expected) else []
-    missed = match_calls(calls, expected, match).missed
+    missed = _open_calls(calls, expected, match)
     if match == "order":
         return [call for step, call in missed if step == missed[0][0]]
     return [call for _, call in missed]
+
+
+def _open_calls(
+    calls: Sequence[Sequence[Call]], expected: Sequence[Sequence[Call]], match: str
+) -> Sequence[tuple[int, Call]]:
+    """Return the expected calls, by their step, that no readable call has answered.
+
+    A call is also matched with one of another tool, where nothing better is left: that
+    one is still open, and so the wrong call is taken away before the next matching.
+    """
+    calls = [[c for c in step if c.valid_json] for step in calls]
+    while True:
+        matching = match_calls(calls, expected, match)
+        right = [
+            x
+            for x in matching.made
+            if x.expected is None or x.call.tool == x.expected.tool
+        ]
+        if len(right) == len(matching.made):
+            return matching.missed
+        calls = [[x.call for x in right if x.step == i] for i in range(len(calls))]
 
 
 def _quality(call: Call, right: Sequence[Call]) -> float:

@@ -183,6 +183,10 @@ def test_demonstrations_are_drawn_in_the_shares_of_their_kinds():
         None: 3,
     }
     assert draw_mixture(episodes, dict.fromkeys(KINDS, 0.0), seed=0) == episodes
+    # Two fifths of 2.5, which floats make a little less than 1.
+    few = some_of_each_kind(no_call=1, call=2)
+    rounded = draw_mixture(few, {"no_call": 0.6, "call": 0.9}, seed=0)
+    assert counts_of(rounded) == {"no_call": 1, "call": 1}
 
 
 def test_a_run_imitates_the_mixture_or_says_what_is_missing(tmp_path):

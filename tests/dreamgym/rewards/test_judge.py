@@ -283,6 +283,20 @@ def test_a_judge_runs_programs_and_reads_what_they_print_before_it_scores():
     assert (form["scores"]["minItems"], form["scores"]["maxItems"]) == (0, 3)
 
 
+def test_a_judge_sees_all_of_its_programs_and_what_they_printed():
+    answers = {2: tooled("print(1)"), 4: tooled("print(2)"), 6: tooled("", 5, 5, 5)}
+    programs = []
+    with serving(answering(lambda body: answers[len(body["messages"])])) as server:
+        judge_with_tool(server.url, 2, programs).scores([room("x")], ALL)
+        *_, last = server.posts
+    assert programs == ["print(1)", "print(2)"]
+    written = [json.loads(m["content"])["python"] for m in last["messages"][2::2]]
+    assert written == programs
+    outputs = [m["content"] for m in last["messages"][3::2]]
+    assert outputs[0] == 'OUTPUT\n"42"'
+    assert outputs[1].endswith("Score the steps now.")
+
+
 def test_when_no_program_is_left_it_must_score():
     programs = []
     with serving(answering(lambda _: tooled("print(1)"))) as server:

@@ -258,6 +258,12 @@ def test_a_wrong_tool_that_is_called_again_has_a_price():
     both = asked(["news()\nnews()\nnews()", '{"tool": 3}', '{"tool": 3}'], calls=[None])
     prices = [row.get("tool/repeat") for row in rules.tool_rewards(both, table)]
     assert prices == [-0.8, None, None]
+    # A tool that is expected later is called too early, and is no wrong one.
+    early = asked(["news()", "news()", "stop"], calls=[None, None, {"tool": "news"}])
+    by_step = dataclasses.replace(table, match="step")
+    assert [row.get("tool/repeat") for row in rules.tool_rewards(early, by_step)] == [
+        None
+    ] * 3
 
 
 def test_weights_scale_their_part():

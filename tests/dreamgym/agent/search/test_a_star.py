@@ -93,6 +93,17 @@ def test_a_state_is_gone_on_from_once():
     assert taken.count("a-b") == 1
 
 
+def test_a_state_at_the_depth_does_not_close_it_to_a_shorter_path():
+    # e is reached in three steps of 1.11 + 1 + 1, and over d in two of 3.30 + 1: only
+    # from the latter one step is left to the goal.
+    graph = {"a": {"b": 9.0, "d": 1.0}, "b": {"c": 1.0}, "c": {"e": 1.0}}
+    graph |= {"d": {"e": 1.0}, "e": {GOAL: 1.0}}
+    result, taken = search(graph, depth=3)
+    assert taken == ["a-b", "b-c", "c-e", "a-d", "d-e", f"e-{GOAL}"]
+    assert result.choice().action == to("d")
+    assert chosen(graph, depth=4) == to("b")
+
+
 LONG = {
     "a": {"x": 1.0, "b": 1.0},
     "b": {"y": 1.0, "c": 1.0},

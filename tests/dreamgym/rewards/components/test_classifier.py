@@ -92,13 +92,47 @@ def test_what_is_due_follows_the_rule_of_matching(match, due):
     assert right == due
 
 
+def test_a_tool_that_the_task_lists_is_a_wrong_answer_too():
+    e = asked(['a {"n": 1}'], [A])
+    options = {**e.task.options, "tools": [{"name": "a"}, {"name": "c"}]}
+    e = dataclasses.replace(e, task=dataclasses.replace(e.task, options=options))
+    (one,) = answered_questions([e], "step", seed=0)
+    which = [(q.text, x) for q, x in one if q.component == "which"]
+    assert which == [("a", 1.0), ("c", 0.0)]
+
+
+@pytest.mark.parametrize("wrong", ["b {}", 'a {"n": '])
+@pytest.mark.parametrize("match", ["order", "assignment"])
+def test_a_wrong_or_malformed_call_leaves_open_what_was_expected(match, wrong):
+    e = asked([wrong, wrong, 'a {"n": 1}', "done"], [A, None])
+    (one,) = answered_questions([e], match, seed=0)
+    assert [x for q, x in one if q.component == "when"] == [1.0, 1.0, 1.0, 0.0]
+    assert {q.text for q, x in one if q.component == "which" and x} == {"a"}
+
+
+def test_a_wrong_call_leaves_open_what_another_call_of_the_tool_is_for():
+    # The second a is matched with b, where nothing better is left: b is still open.
+    e = asked(['a {"n": 1}', 'a {"n": 1}', "b {}"], [A, B])
+    (one,) = answered_questions([e], "assignment", seed=0)
+    right = [(q.state[0], q.text) for q, x in one if q.component == "which" and x]
+    assert right == [("step 0", "a"), ("step 0", "b"), ("step 1", "b"), ("step 2", "b")]
+
+
+@pytest.mark.parametrize("match", ["step", "order", "assignment"])
+def test_a_task_that_expects_no_call_teaches_that_none_is_due(match):
+    silent = asked(["look", 'a {"n": 1}'], [], success=False)
+    (one,) = answered_questions([silent], match, seed=0)
+    assert rows(*one) == [("when", "step 0", "", 0.0), ("when", "step 1", "", 0.0)]
+
+
 def test_without_expected_calls_those_of_a_won_episode_are_taken():
     won = asked(['a {"n": 1}', "done"], None)
     (one,) = answered_questions([won], "assignment", seed=0)
     assert rows(*one)[0] == ("when", "step 0", "", 1.0)
     lost = dataclasses.replace(won, success=False)
     without = asked(["go right", "done"], None)
-    assert answered_questions([lost, without], "assignment", seed=0) == []
+    malformed = asked(['a {"n": ', 'a {"n": 1}'], None)
+    assert answered_questions([lost, without, malformed], "assignment", seed=0) == []
 
 
 def test_wrong_answers_are_of_other_tools_and_of_other_calls():

@@ -161,6 +161,28 @@ def test_equal_questions_are_asked_once_and_steps_without_pay_not_at_all():
     assert quiet.questions == []
 
 
+def test_a_question_of_a_fork_has_the_actions_before_it():
+    e, judge = episode(1, 5, WALL), Oracle()
+    config = tools(when="judge", which="judge")
+    scores(config, [e], {"judge": judge}, pasts=[("look",)])
+    first, second = (t.action for t in e.transitions)
+    assert [q.past for q in judge.questions] == [("look",)] * 2 + [("look", first)]
+    assert second == "dance"  # no call: its step is asked about once
+
+
+def test_nobody_is_asked_about_a_task_whose_tool_use_is_not_rewarded():
+    """By rule nobody knows when a call is due where the task does not say it."""
+    e = episode(1, 5, WALL)
+    config = tools(which="judge", arguments="judge")
+    quiet = Oracle("judge: malformed")
+    (got,) = scores(config, [without_calls(e)], {"judge": quiet})
+    assert (quiet.questions, got.problem) == ([], None)
+    assert got.rewards == ({}, {})
+    silent = dataclasses.replace(e.task, options={"calls": None})
+    (got,) = scores(TABLE, [dataclasses.replace(e, task=silent, success=None)], {})
+    assert got.problem is None
+
+
 def test_a_question_without_an_answer_is_a_problem_of_its_episode():
     class Silent(Oracle):
         def of(self, q):
@@ -199,6 +221,30 @@ def test_settings_say_what_is_wrong():
     assert "tools is off" in (off.dead() or "")
     assert reward.dead() is None
     assert RewardConfig(tools=tools(arguments="judge")).asks_judge
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"sources": ("judge",)}, "sources without weight for rule"),
+        (
+            {"sources": ("rule", "judge"), "source_weights": (0.0, 1.0)},
+            "sources without weight for rule",
+        ),
+        ({"outcome_weight": 1.0}, "outcome_weight = 1 leaves the process out"),
+    ],
+)
+def test_labels_and_penalties_of_a_source_that_scores_nothing_are_dead(
+    settings, reason
+):
+    labels = tools(which="classifier")
+    penalty = dataclasses.replace(TABLE, repeat_penalty=0.5)
+    for name, config in (("labels", labels), ("repeat_penalty", penalty)):
+        problem = RewardConfig(tools=config, **settings).dead() or ""
+        assert problem.startswith(f"tools.{name} is ")
+        assert reason in problem
+        assert RewardConfig(tools=config).dead() is None
+    assert RewardConfig(tools=TABLE, **settings).dead() is None
 
 
 def test_an_episode_needs_an_outcome_where_its_task_is_paid():
