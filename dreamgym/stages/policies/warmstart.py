@@ -6,7 +6,6 @@ same number of updates as behaviour cloning.
 
 import dataclasses
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np

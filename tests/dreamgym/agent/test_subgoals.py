@@ -254,4 +254,5 @@ def test_the_worker_knows_at_the_doors_what_the_manager_wrote_under_the_light():
         ]
     # At the doors both colours look the same to the flat policy: one of each pair.
     assert won == {3: 4, 0: 2}
-    assert np.sum(reached[3]) == 4 and not any(reached[0])
+    assert sum(reached[3]) == 4
+    assert not any(reached[0])
