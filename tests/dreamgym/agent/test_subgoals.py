@@ -10,7 +10,6 @@ import tempfile
 from pathlib import Path
 
 import jax
-import numpy as np
 import pytest
 
 from dreamgym.agent.config import PolicyConfig
