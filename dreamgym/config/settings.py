@@ -142,7 +142,7 @@ class RunConfig:
             )
 
     def _check_subgoals(self):
-        """Check what does not go with subgoals, or needs them."""
+        """Check what needs subgoals, and what does not go with them."""
         if not self.policy.subgoal_steps:
             for name, loop in (("train", self.train), ("transfer", self.transfer)):
                 if loop.reward.subgoal_weight:
@@ -156,11 +156,6 @@ class RunConfig:
                 "policy.subgoal_steps makes thoughts subgoals, and warmstart.method = "
                 f"{self.warmstart.method} may teach reflections as thoughts: set it to "
                 "bc or iwm as well"
-            )
-        if self.planner.method != "none":
-            raise ValueError(
-                "planner.method continues actions in the dream without subgoals: it "
-                f"must be none with policy.subgoal_steps, got {self.planner.method}"
             )
 
     def check_new(self) -> None:
