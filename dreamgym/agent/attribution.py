@@ -2,7 +2,7 @@
 
 a policy, a situation, an action -> the log-probability of the action with all that the
 policy reads, and its change where one line of the state, one past action, one step of
-its memory or the instruction is left out (leave-one-out).
+its memory, the subgoal or the instruction is left out (leave-one-out).
 """
 
 import dataclasses
@@ -51,9 +51,9 @@ def attribute_action(
     """Return what each part of a situation did to the probability of an action.
 
     Parts are the instruction, the past actions that the policy reads, the steps that it
-    remembers, and the lines of the state. What it remembers is the same without another
-    part. A policy refers to identifiers by their place among those that it reads:
-    without the only line that names one, it has to spell it.
+    remembers, its subgoal, and the lines of the state. What it remembers is the same
+    without another part. A policy refers to identifiers by their place among those that
+    it reads: without the only line that names one, it has to spell it.
     """
     task, past, state = situation[:3]
     visible = list(prompts.last_actions(past, policy.config.history))
@@ -74,6 +74,9 @@ def attribute_action(
         earlier = [tuple(x for x in s if x != line) for s in situation.past_states]
         rest = (*state[:i], *state[i + 1 :])
         situations.append(situation._replace(state=rest, past_states=earlier))
+    if situation.subgoal:
+        parts.append(("subgoal", situation.subgoal))
+        situations.append(situation._replace(subgoal=""))
     memories = [steps] * len(situations)
     for i, step in enumerate(steps):
         parts.append(("memory", str(step)))

@@ -56,6 +56,12 @@ class PolicyConfig:
     """Tokens of thought before the action, at most; 0 writes no thought. Where it is
     above 0 a thought may still be empty: the policy thinks as its demonstrations do,
     which hold reflections (`warmstart.method` "sr") or recorded thoughts, or none."""
+    subgoal_steps: int = 0
+    """Steps, at most, that are taken for a subgoal; 0 writes none. With it a thought is
+    a subgoal, a line that a state shall have soon. The policy reads its present subgoal
+    with each state, until the line is there, it writes another one, or so many steps
+    were taken. Demonstrations get subgoals by hindsight. Needs `thought_tokens` for a
+    whole line; an episode that begins on the way begins without a subgoal."""
     shield: str = "auto"
     """What replaces an action before it is executed: "" nothing; "valid" keeps to the
     actions that the environment lists as valid: another one is drawn again, up to
@@ -82,6 +88,13 @@ class PolicyConfig:
             raise ValueError(
                 "history and thought_tokens must be >= 0, got "
                 f"{self.history} and {self.thought_tokens}"
+            )
+        if self.subgoal_steps < 0:
+            raise ValueError(f"subgoal_steps must be >= 0, got {self.subgoal_steps}")
+        if self.subgoal_steps and not self.thought_tokens:
+            raise ValueError(
+                "subgoal_steps makes thoughts subgoals, and thought_tokens is 0: set "
+                "it to what a line of a state takes, such as 12"
             )
         if self.history_tokens < 1:
             raise ValueError(f"history_tokens must be >= 1, got {self.history_tokens}")

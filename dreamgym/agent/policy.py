@@ -16,6 +16,7 @@ import numpy as np
 from dreamgym.agent.config import PolicyConfig
 from dreamgym.agent.shield import shield_for
 from dreamgym.agent.strict_actions import StrictActions
+from dreamgym.agent.subgoals import present_subgoal, subgoal_ids
 from dreamgym.agent.symbolic_memory import SymbolicMemory, symbolic_memory
 from worldmodel.backbone.generate import generate
 from worldmodel.backbone.grammar import Grammar
@@ -77,10 +78,12 @@ class Situation(NamedTuple):
     """What a policy acts in.
 
     `valid_actions` are those that the environment lists and the policy reads,
-    `past_states` the states in which the past actions were taken, `refused` the actions
+    `past_states` the states in which the past actions were taken, `subgoal` the one
+    that it has written before and not yet reached ("" for none), `refused` the actions
     that were invalid in the present state before, `allowed` those that the policy
     keeps to, if there are any, and `return_counts` says how often each action was taken
-    in this very state, left it, and the episode came back.
+    in this very state, left it, and the episode came back. What stands before `refused`
+    is what it reads (Policy.context).
     """
 
     task: Task
@@ -88,15 +91,24 @@ class Situation(NamedTuple):
     state: State
     valid_actions: Sequence[str] = ()
     past_states: Sequence[State] = ()
+    subgoal: str = ""
     refused: frozenset[str] = frozenset()
     allowed: frozenset[str] = frozenset()
     return_counts: Mapping[str, int] = MappingProxyType({})
 
     @classmethod
     def at_step(
-        cls, task: Task, transitions: Sequence[Transition], index: int
+        cls,
+        task: Task,
+        transitions: Sequence[Transition],
+        index: int,
+        *,
+        subgoal_steps: int = 0,
     ) -> "Situation":
-        """Return the situation in which a step of an episode was taken."""
+        """Return the situation in which a step of an episode was taken.
+
+        `subgoal_steps` is the setting of the policy that acts (PolicyConfig).
+        """
         before, t = transitions[:index], transitions[index]
         return cls(
             task,
@@ -104,6 +116,7 @@ class Situation(NamedTuple):
             t.state,
             t.valid_actions,
             tuple(x.state for x in before),
+            present_subgoal(before, subgoal_steps),
         )
 
     def may_take(self, action: str) -> bool:
@@ -204,6 +217,7 @@ class Policy:
         state: State,
         valid_actions: Sequence[str] = (),
         past_states: Sequence[State] = (),
+        subgoal: str = "",
     ) -> AnyTokenizer:
         """Return the tokenizer with references to the identifiers of a situation.
 
@@ -226,7 +240,7 @@ class Policy:
             (
                 *(task.instruction, *state, *visible[::-1], *gone_lines[::-1]),
                 *(*listed, *self.table(past, past_states, state).facts[::-1]),
-                *step_texts,
+                *(subgoal, *step_texts),
             ),
             literals=None if self.strict is None else self.strict.literals,
         )
@@ -238,17 +252,19 @@ class Policy:
         state: State,
         valid_actions: Sequence[str] = (),
         past_states: Sequence[State] = (),
+        subgoal: str = "",
     ) -> list[int]:
         """Return the ids that the next turn is conditioned on.
 
         Of the valid actions it holds as many as the policy reads. The steps that it
-        remembers stand first, then the table that it keeps of the episode.
+        remembers stand first, then the table that it keeps of the episode. The present
+        subgoal, if there is one, stands last, where it is written, too.
 
         Raises:
           ValueError: the policy reads past states, and there is not one for each of the
             past actions.
         """
-        where = (task, past, state, valid_actions, past_states)
+        where = (task, past, state, valid_actions, past_states, subgoal)
         return self._context_ids(self.tokenizer_in(*where), *where)
 
     def visible_past(
@@ -286,6 +302,7 @@ class Policy:
         state: State,
         valid_actions: Sequence[str],
         past_states: Sequence[State],
+        subgoal: str,
     ) -> list[int]:
         visible, seen = self.visible_past(past, past_states)
         (steps,) = self.recall([(task, state)])
@@ -305,6 +322,7 @@ class Policy:
             *remembered_ids(tokenizer, steps, task, state, budget=budget),
             *table.ids(tokenizer, self.config.symbolic_memory),
             *context,
+            *subgoal_ids(tokenizer, subgoal),
         ]
 
     def act(
@@ -323,12 +341,12 @@ class Policy:
             task, past, state = situation[:3]
             valid_actions = situation[3] if len(situation) > 3 else ()
             past_states = situation[4] if len(situation) > 4 else ()
-            where = (task, past, state, valid_actions, past_states)
+            subgoal = situation[5] if len(situation) > 5 else ""
+            where = (task, past, state, valid_actions, past_states, subgoal)
             visible = self.visible_past(past, past_states)
             table = self.table(past, past_states, state)
-            distinct.append(
-                (task.instruction, visible, state, tuple(valid_actions), steps, table)
-            )
+            read = (visible, state, tuple(valid_actions), steps, table, subgoal)
+            distinct.append((task.instruction, *read))
             if distinct[-1] not in texts:
                 tokenizer = self.tokenizer_in(*where)
                 context = self._context_ids(tokenizer, *where)

@@ -38,8 +38,8 @@ def recorded_turn(
       grammar: that of the policy's turns (Policy.grammar); compiled once, used often.
     """
     thinks = policy.config.thought_tokens > 0
-    context = policy.context(*situation[:5])
-    tokenizer = policy.tokenizer_in(*situation[:5])
+    context = policy.context(*situation[:6])
+    tokenizer = policy.tokenizer_in(*situation[:6])
     given = thought if thinks else None
     turn = prompts.turn_ids(tokenizer, action, given, thinks=thinks)
     parsed = grammar.parse(turn)
@@ -66,7 +66,7 @@ def given_turn(
     example = recorded_turn(policy, grammar, situation, action)
     if example is None:
         return None
-    size = len(policy.context(*situation[:5]))
+    size = len(policy.context(*situation[:6]))
     sampled = tuple(map(bool, example.mask[size:]))
     part = tuple(int(x) for x in example.token_type[size:])
     ids = tuple(example.ids[size:])
@@ -103,7 +103,9 @@ def recorded_attempt(
     """
     out = list[Example]()
     for index, step in enumerate(steps):
-        situation = Situation.at_step(task, steps, index)
+        situation = Situation.at_step(
+            task, steps, index, subgoal_steps=policy.config.subgoal_steps
+        )
         example = recorded_turn(policy, grammar, situation, step.action, step.thought)
         if example is None or len(example.ids) > max_tokens:
             counts[UNWRITABLE if example is None else TOO_LONG] += 1

@@ -19,6 +19,7 @@ from dreamgym.agent.planning import PlanningPolicy
 from dreamgym.agent.policy import Policy, Situation, Turn
 from dreamgym.agent.refused_actions import RefusedActions
 from dreamgym.agent.shield import SHIELDED, valid_shield
+from dreamgym.agent.subgoals import present_subgoal
 from dreamgym.envs.base import Step
 from dreamgym.envs.vector import (
     Snapshot,
@@ -79,9 +80,8 @@ class _Slot:
     def past(self) -> tuple[str, ...]:
         return (*self.earlier_actions, *(t.action for t in self.transitions))
 
-    @property
-    def situation(self) -> Situation:
-        """What the policy acts in."""
+    def situation(self, policy: Policy | PlanningPolicy) -> Situation:
+        """Return what the policy acts in."""
         past = self.past
         states = (*self.earlier_states, *(t.state for t in self.transitions))
         return Situation(
@@ -90,6 +90,7 @@ class _Slot:
             self.state,
             self.valid_actions,
             states,
+            present_subgoal(self.transitions, policy.config.subgoal_steps),
             self.refused.at(self.state),
             self.allowed,
             _return_counts(past, states, self.state),
@@ -289,7 +290,7 @@ def _act(
     """Return a turn for each slot; what it may not take, or leads back, is redrawn."""
     turns = _draw(policy, slots, key, temperature)
     limit = policy.config.max_redraws
-    situations = [slot.situation for slot in slots]
+    situations = [slot.situation(policy) for slot in slots]
 
     def rank(index: int, turn: Turn) -> float:
         return _rank(policy, situations[index], turn)
@@ -348,7 +349,8 @@ def _draw(
         numbers = np.zeros(width, np.int32)
         numbers[: len(slots)] = redraws
         keys = _redraw_keys(keys, jnp.asarray(numbers))
-    return policy.act([s.situation for s in slots], keys, temperature=temperature)
+    situations = [slot.situation(policy) for slot in slots]
+    return policy.act(situations, keys, temperature=temperature)
 
 
 def _shielded(

@@ -36,7 +36,7 @@ from dreamgym.run.directory import Run, RunError
 from dreamgym.training import LoopParts, TrainingState, train
 from dreamgym.training.config import LoopConfig
 from dreamgym.training.feasibility import feasibility_filter_for
-from dreamgym.training.rollouts import ScoreEpisodes
+from dreamgym.training.rollouts.rewards import ScoreEpisodes
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Task, read_branches
 from worldmodel.experience.base import CachingExperienceModel

@@ -17,7 +17,7 @@ from dreamgym.rewards.reward_model import RewardModelWeights
 from dreamgym.run.directory import RunError
 from dreamgym.training import TrainingState
 from dreamgym.training.monitor import NOT_FINITE
-from dreamgym.training.rollouts import Rollouts
+from dreamgym.training.rollouts.groups import Rollouts
 from dreamgym.training.state import RolloutBatch
 from worldmodel.data import processes
 from worldmodel.data.records import (

@@ -133,11 +133,29 @@ class RunConfig:
                     f"env.max_episode_steps = "
                     f"{self.env.max_episode_steps}, got {first}"
                 )
+        self._check_subgoals()
         both = self.warmstart.method in ("both", "iwm")
         if both and self.bc.fit.steps < 2:
             raise ValueError(
                 f"warmstart.method = {self.warmstart.method} is two fits: "
                 "bc.fit.steps must be >= 2, got 1"
+            )
+
+    def _check_subgoals(self):
+        """Check what needs subgoals, and what does not go with them."""
+        if not self.policy.subgoal_steps:
+            for name, loop in (("train", self.train), ("transfer", self.transfer)):
+                if loop.reward.subgoal_weight:
+                    raise ValueError(
+                        f"{name}.reward.subgoal_weight pays for subgoals, and "
+                        "policy.subgoal_steps = 0 writes none: set it as well"
+                    )
+            return
+        if self.warmstart.method not in ("bc", "iwm"):
+            raise ValueError(
+                "policy.subgoal_steps makes thoughts subgoals, and warmstart.method = "
+                f"{self.warmstart.method} may teach reflections as thoughts: set it to "
+                "bc or iwm as well"
             )
 
     def check_new(self) -> None:

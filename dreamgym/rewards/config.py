@@ -301,6 +301,10 @@ class RewardConfig:
     cost: CostConfig = CostConfig()
     novelty: NoveltyConfig = NoveltyConfig()
     potential: PotentialConfig = PotentialConfig()
+    subgoal_weight: float = 0.0
+    """Reward of a step that reaches the policy's own subgoal (`policy.subgoal_steps`),
+    as the component subgoal; of a line that stood there before it was written, none. A
+    policy may learn to write what is easy to reach: small against an outcome."""
     milestones: tuple[MilestoneConfig, ...] = ()
     """Intermediate goals, each as a table: name, pattern, weight, search_in."""
     tools: ToolConfig = ToolConfig()
@@ -320,6 +324,10 @@ class RewardConfig:
                 f"outcome_weight must be in [0, 1], got {self.outcome_weight}"
             )
         _finite(self, "success_reward", "failure_reward", "environment_weight")
+        if not (self.subgoal_weight >= 0 and math.isfinite(self.subgoal_weight)):
+            raise ValueError(
+                f"subgoal_weight must be >= 0 and finite, got {self.subgoal_weight}"
+            )
         if not (self.invalid_penalty >= 0 and math.isfinite(self.invalid_penalty)):
             raise ValueError(
                 f"invalid_penalty must be >= 0 and finite, got {self.invalid_penalty}"
@@ -361,8 +369,8 @@ class RewardConfig:
     def dense(self) -> bool:
         """Whether steps have process rewards other than those of the environment."""
         models = {"reward_model", "judge"} & set(self.sources)
-        shaping = self.novelty.weight > 0 or self.potential.weight > 0
-        return bool(models or self.milestones) or self.tools.enabled or shaping
+        shaping = self.novelty.weight or self.potential.weight or self.subgoal_weight
+        return bool(models or self.milestones or self.tools.enabled or shaping)
 
     def dream_problem(self) -> str | None:
         """Return what cannot be paid in a dream, None if all can."""

@@ -21,7 +21,8 @@ from dreamgym.training.config import LoopConfig
 from dreamgym.training.limits import limit_metrics, multipliers
 from dreamgym.training.metrics import rollout_metrics
 from dreamgym.training.monitor import loss_weights, weight_metrics
-from dreamgym.training.rollouts import Rollouts, forks_of
+from dreamgym.training.rollouts.forks import forks_of
+from dreamgym.training.rollouts.groups import Rollouts
 from dreamgym.training.state import TrainingState, UpdateResult
 from dreamgym.training.turn_batch import TurnBatch
 from worldmodel.fitting.batches import Example

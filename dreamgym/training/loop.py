@@ -25,13 +25,9 @@ from dreamgym.training.config import LoopConfig
 from dreamgym.training.learn import learn
 from dreamgym.training.monitor import real_eval_due
 from dreamgym.training.recovery import Recovery, copy_arrays
-from dreamgym.training.rollouts import (
-    Rollouts,
-    collect_rollouts,
-    rescore,
-    with_novelty,
-    with_potential,
-)
+from dreamgym.training.rollouts.collection import collect_rollouts
+from dreamgym.training.rollouts.groups import Rollouts
+from dreamgym.training.rollouts.rewards import with_all_rewards
 from dreamgym.training.selection import destroyed_families
 from dreamgym.training.state import (
     LoopParts,
@@ -92,7 +88,15 @@ def train(
             state = state._replace(pending=None, transitions=transitions)
             rollouts, current = batch.rollouts, _with_params(policy, state.policy)
             # 2. Score them, where the rewards are not the environment's.
-            rescored = _rescored(rollouts, state, config, parts)
+            _load_reward_model(state, parts)
+            rescored = with_all_rewards(
+                rollouts,
+                config,
+                parts.score,
+                novelty=state.novelty,
+                goals=parts.goals,
+                subgoal_steps=policy.config.subgoal_steps,
+            )
             auxiliary = _auxiliary_examples(
                 current, rollouts, config, parts, seed + state.update
             )
@@ -181,27 +185,6 @@ def _check_parts(
                 "devices that roll out must not learn, got for both: "
                 f"{sorted(map(str, shared))}"
             )
-
-
-def _rescored(
-    rollouts: Rollouts, state: TrainingState, config: LoopConfig, parts: LoopParts
-) -> Rollouts:
-    """Return the rollouts with the rewards that the policy learns from."""
-    _load_reward_model(state, parts)
-    reward, weights = config.reward, config.reward.component_weights
-    rescored = rescore(rollouts, parts.score, reward.cost.token)
-    if state.novelty is not None:
-        rescored = with_novelty(rescored, state.novelty, weights)
-    if not reward.potential.weight:
-        return rescored
-    return with_potential(
-        rescored,
-        reward.potential,
-        config.update.discount,
-        weights,
-        parts.goals,
-        bootstraps=config.update.advantage_estimator == "gae",
-    )
 
 
 def _following(state: TrainingState, metrics: Mapping[str, float]) -> TrainingState:

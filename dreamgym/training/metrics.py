@@ -9,7 +9,7 @@ import numpy as np
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.base import LOW_CONFIDENCE
 from dreamgym.training.config import LoopConfig
-from dreamgym.training.rollouts import Rollouts, groups_of, is_informative
+from dreamgym.training.rollouts.groups import Rollouts, groups_of, is_informative
 
 UNSCORED = 0.25
 """Share of unscored rollouts from which on a run reports them."""

@@ -16,7 +16,7 @@ from dreamgym.training import monitor
 from dreamgym.training.config import LoopConfig
 from dreamgym.training.learn import RETURN_SCALE
 from dreamgym.training.metrics import rollout_metrics
-from dreamgym.training.rollouts import Rollouts
+from dreamgym.training.rollouts.groups import Rollouts
 from dreamgym.training.state import TrainingState, UpdateResult
 from worldmodel.fitting.learner import TrainState
 

@@ -17,7 +17,8 @@ from dreamgym.rewards.reward_model import RewardModelWeights
 from dreamgym.rewards.reward_model_refit import RewardModelRefit
 from dreamgym.rl.critic import Critic
 from dreamgym.training.monitor import best_row
-from dreamgym.training.rollouts import Rollouts, ScoreEpisodes
+from dreamgym.training.rollouts.groups import Rollouts
+from dreamgym.training.rollouts.rewards import ScoreEpisodes
 from worldmodel.data.records import Episode, Task
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.learner import TrainState

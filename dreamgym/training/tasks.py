@@ -16,13 +16,13 @@ from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.vector import Snapshot
 from dreamgym.training.config import LoopConfig
-from dreamgym.training.demonstration_starts import (
+from dreamgym.training.rollouts.demonstration_starts import (
     DISTANCE,
     draw_starts,
     next_distance,
     success_metric,
 )
-from dreamgym.training.rollouts import Rollouts, groups_of
+from dreamgym.training.rollouts.groups import Rollouts, groups_of
 from dreamgym.training.state import LoopParts, TrainingState
 from worldmodel.data.records import Task
 

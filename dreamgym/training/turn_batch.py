@@ -23,7 +23,7 @@ from worldmodel.text.tools.tool_calls import read_action
 
 DENSE_REWARDS = (
     *("milestone/", "tool/", "reward_model", "judge"),
-    *("novelty", "potential"),
+    *("novelty", "potential", "subgoal"),
 )
 """Prefixes of reward components that are not outcomes; the remedy "rewards" halves
 their weight."""

@@ -5,9 +5,9 @@ Experience model (DreamGym, Eq. 4 and 5):
   where past is an action; if asked for, behind the lines that were gone after it:
   demo* past action
 Policy:
-  task past* state add*          ->  [why thought] action text end
-  where past is the same, and add stands before each action that the environment lists,
-  if asked for
+  task past* state add* why*     ->  [why thought] action text end
+  where past is the same, add stands before each action that the environment lists,
+  if asked for, and why before its present subgoal, if it has one
 Task variation (Eq. 6):
   vary task state                ->  task instruction state lines end
 

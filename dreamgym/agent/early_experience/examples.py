@@ -14,6 +14,7 @@ import numpy as np
 from dreamgym.agent.early_experience.reflection import ReflectionCase
 from dreamgym.agent.policy import Policy, Situation
 from dreamgym.agent.rollout import Trajectory
+from dreamgym.agent.subgoals import with_subgoals
 from worldmodel.data.records import Branch, Episode, Task, Transition
 from worldmodel.fitting import supervised
 from worldmodel.fitting.batches import Example
@@ -47,11 +48,14 @@ def bc_examples(
     is demonstrated more than once would count more than its later ones. Of each
     there are as many `draws`: of the names that stand for each other (text/names.py),
     where there are any. A policy that thinks (`thought_tokens`)
-    learns a step with the thought that was recorded, or with an empty one. For a policy
+    learns a step with the thought that was recorded, or with an empty one; one with
+    subgoals learns those that hindsight gives the episodes. For a policy
     that reads valid actions, a step that has some is an example with them, and one
     without: the dream lists none.
     """
     examples: dict[tuple, Example] = {}
+    if limit := policy.config.subgoal_steps:
+        episodes = [with_subgoals(e, limit) for e in episodes]
     drawn = (
         (e, draw)
         for draw in range(draws)
@@ -60,12 +64,14 @@ def bc_examples(
     for e, draw in drawn:
         policy.recall([(e.task, t.state) for t in e.transitions])  # all at once
         for index, t in enumerate(e.transitions):
-            situation = Situation.at_step(e.task, e.transitions, index)
+            situation = Situation.at_step(
+                e.task, e.transitions, index, subgoal_steps=limit
+            )
             visible = policy.visible_past(situation.past, situation.past_states)
             listed = t.valid_actions[: policy.config.admissible_actions]
             thought = t.thought if policy.config.thought_tokens else None
             table = policy.table(situation.past, situation.past_states, t.state)
-            step = (visible, table, t.state, t.action, thought)
+            step = (visible, table, t.state, situation.subgoal, t.action, thought)
             for valid_actions in dict.fromkeys(((), listed)):
                 examples.setdefault(
                     (e.task.id, *step, draw, valid_actions),
@@ -90,8 +96,8 @@ def demonstration_example(
     A policy that thinks without being given a thought learns an empty one. Where it
     does not think, a thought is an auxiliary target: it is never written at play.
     """
-    context = policy.context(*situation[:5])
-    tok = policy.tokenizer_in(*situation[:5])
+    context = policy.context(*situation[:6])
+    tok = policy.tokenizer_in(*situation[:6])
     thinks = policy.config.thought_tokens > 0
     turn = prompts.turn_ids(tok, action, thought, thinks=thinks)
     ids = [*context, *turn]
@@ -99,6 +105,19 @@ def demonstration_example(
     if thinks or thought is None:
         mask[len(context)] = False  # `why` or `action` is forced when the policy acts
     return Example(ids, mask, [0] * len(ids))
+
+
+def thought_length_note(policy: Policy, thoughts: Sequence[str | None]) -> str | None:
+    """Return what to tell where a policy has no room for thoughts as it learns them."""
+    limit = policy.config.thought_tokens
+    lengths = [len(policy.tokenizer.encode(x)) for x in thoughts if x is not None]
+    longest = max(lengths, default=0)
+    if not limit or longest <= limit:
+        return None
+    return (
+        f"policies have room for thoughts of {limit} tokens, and one that is learned "
+        f"has {longest}: policy.thought_tokens gives more"
+    )
 
 
 def iwm_examples(
@@ -169,9 +188,12 @@ def _next_states(
     out = []
     policy.recall([(task, steps[i].state) for i in which])  # all at once
     for i in which:
-        t, situation = steps[i], Situation.at_step(task, steps, i)
-        tok = policy.tokenizer_in(*situation[:5])
-        context = policy.context(*situation[:5])
+        t = steps[i]
+        situation = Situation.at_step(
+            task, steps, i, subgoal_steps=policy.config.subgoal_steps
+        )
+        tok = policy.tokenizer_in(*situation[:6])
+        context = policy.context(*situation[:6])
         thinks = policy.config.thought_tokens > 0
         context += prompts.turn_ids(tok, t.action, thinks=thinks)
         effect = [*prompts.effect_ids(tok, t.state, t.next_state), tok.control("end")]

@@ -193,7 +193,7 @@ class RejectionSamplingWriter:
 
 
 def _tokenizer(policy: Policy, case: ReflectionCase) -> AnyTokenizer:
-    return policy.tokenizer_in(*case.situation[:5])
+    return policy.tokenizer_in(*case.situation[:6])
 
 
 def writer_context(policy: Policy, case: ReflectionCase) -> list[int]:
@@ -206,7 +206,7 @@ def writer_context(policy: Policy, case: ReflectionCase) -> list[int]:
         content_seed(c.task.id, c.past, c.expert.state, [t.action for t in transitions])
     ).permutation(len(transitions))
     effects = [x for i in order for x in prompts.demonstration_ids(tok, transitions[i])]
-    return [*effects, *policy.context(*c.situation[:5])]
+    return [*effects, *policy.context(*c.situation[:6])]
 
 
 def writer_examples(

@@ -40,8 +40,13 @@ def explain_action(
     if not 1 <= number <= count:
         raise RunError(f"episode {record.id!r} has steps 1 to {count}, got {number}")
     t = record.transitions[number - 1]
-    situation = Situation.at_step(record.task, record.transitions, number - 1)
     player = load_policy(run, name)
+    situation = Situation.at_step(
+        record.task,
+        record.transitions,
+        number - 1,
+        subgoal_steps=player.config.subgoal_steps,
+    )
     thought = t.thought if player.config.thought_tokens else None
     result = attribute_action(player, situation, t.action, thought)
     return {

@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 from dreamgym.agent.early_experience import examples as early
+from dreamgym.agent.subgoals import with_subgoals
 from dreamgym.build.episodes import demonstrations, imitated_episodes, read_names
 from dreamgym.build.models import fit_model, initial_policy, save_policy
 from dreamgym.config.settings import RunConfig
@@ -28,6 +29,11 @@ def body(run: Run) -> dict[str, Any]:
             f"and one that won has {longest}: policy.action_tokens gives more",
             file=sys.stderr,
         )
+    if limit := policy.config.subgoal_steps:
+        labelled = [with_subgoals(e, limit) for e in imitated]
+        thoughts = [t.thought for e in labelled for t in e.transitions]
+        if note := early.thought_length_note(policy, thoughts):
+            print(f"bc: {note}", file=sys.stderr)
     save_policy(run, "untrained", policy)
     examples = early.bc_examples(policy, imitated)
     dev = early.bc_examples(policy, dev_experts)

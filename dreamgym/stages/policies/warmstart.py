@@ -6,7 +6,6 @@ same number of updates as behaviour cloning.
 
 import dataclasses
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -174,21 +173,9 @@ def _sr(
         )
     else:
         thoughts, numbers = reflections(RuleWriter(), cases)
-    _check_thought_tokens(policy, thoughts)
+    if note := early.thought_length_note(policy, thoughts):
+        print(f"warmstart: {note}", file=sys.stderr)
     return early.sr_examples(policy, cases, thoughts, copies=draws), numbers
-
-
-def _check_thought_tokens(policy: Policy, thoughts: Sequence[str | None]) -> None:
-    """Say so where a policy that thinks has no room for thoughts as it learns them."""
-    limit = policy.config.thought_tokens
-    lengths = [len(policy.tokenizer.encode(x)) for x in thoughts if x is not None]
-    longest = max(lengths, default=0)
-    if limit and longest > limit:
-        print(
-            f"warmstart: policies have room for thoughts of {limit} tokens, and one "
-            f"that is learned has {longest}: policy.thought_tokens gives more",
-            file=sys.stderr,
-        )
 
 
 def _fit_writer(

@@ -205,6 +205,14 @@ def test_the_public_names_are_there():
             {"transfer.method": "updates", "transfer.iteration.plan.method": "mpc"},
             "iteration.plan needs method 'expert_iteration'",
         ),
+        (
+            {"train.reward.subgoal_weight": 0.1},
+            "policy.subgoal_steps = 0 writes none: set it as well",
+        ),
+        (
+            {"policy.subgoal_steps": 4, "policy.thought_tokens": 12},
+            "warmstart.method = auto may teach reflections .* set it to bc or iwm",
+        ),
     ],
 )
 def test_what_a_late_stage_would_refuse_is_refused_at_once(settings, message):

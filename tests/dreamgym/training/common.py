@@ -16,7 +16,7 @@ from dreamgym.rl.update import Updater
 from dreamgym.training import TrainingState
 from dreamgym.training import learn as learning
 from dreamgym.training.config import LoopConfig
-from dreamgym.training.rollouts import Rollouts
+from dreamgym.training.rollouts.groups import Rollouts
 from tests import doubles
 
 UPDATE = UpdateConfig(

@@ -13,7 +13,7 @@ from dreamgym.rl.update import Updater
 from dreamgym.training import TrainingState
 from dreamgym.training.config import LoopConfig
 from dreamgym.training.learn import learn
-from dreamgym.training.rollouts import Rollouts
+from dreamgym.training.rollouts.groups import Rollouts
 from tests import doubles
 from worldmodel.fitting.batches import pack
 

@@ -15,7 +15,8 @@ from dreamgym.training.limits import (
     step_cost,
 )
 from dreamgym.training.recovery import Recovery
-from dreamgym.training.rollouts import Rollouts, rescore
+from dreamgym.training.rollouts.groups import Rollouts
+from dreamgym.training.rollouts.rewards import rescore
 from dreamgym.training.turn_batch import TurnBatch
 from tests import doubles
 from tests.dreamgym.training import common

@@ -20,7 +20,7 @@ from dreamgym.rl.config import UpdateConfig
 from dreamgym.training import LoopParts
 from dreamgym.training.config import LoopConfig
 from dreamgym.training.learn import learn
-from dreamgym.training.rollouts import Rollouts
+from dreamgym.training.rollouts.groups import Rollouts
 from tests import doubles
 from tests.dreamgym.training.common import CONFIG, Recorder, fresh, updater, with_
 from worldmodel.data.records import Task

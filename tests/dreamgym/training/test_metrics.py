@@ -4,7 +4,7 @@ import pytest
 
 from dreamgym.training.config import LoopConfig
 from dreamgym.training.metrics import rollout_metrics, training_note
-from dreamgym.training.rollouts import Rollouts
+from dreamgym.training.rollouts.groups import Rollouts
 from tests import doubles
 
 

@@ -15,7 +15,8 @@ from dreamgym.envs.vector import VectorEnv
 from dreamgym.rewards.config import ComponentWeightConfig, NoveltyConfig, RewardConfig
 from dreamgym.rewards.novelty import NoveltyReward
 from dreamgym.training import TrainingState
-from dreamgym.training.rollouts import Rollouts, with_novelty
+from dreamgym.training.rollouts.groups import Rollouts
+from dreamgym.training.rollouts.rewards import with_novelty
 from tests.dreamgym.training.common import (
     CONFIG,
     Recorder,

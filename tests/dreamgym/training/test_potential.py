@@ -22,8 +22,13 @@ from dreamgym.rewards.config import (
 from dreamgym.rewards.novelty import NoveltyReward
 from dreamgym.rewards.potential import GoalPotential
 from dreamgym.training import LoopParts, TrainingState
+<<<<<<< HEAD
 from dreamgym.training import loop as training_loop
 from dreamgym.training.rollouts import Rollouts, with_novelty, with_potential
+=======
+from dreamgym.training.rollouts.groups import Rollouts
+from dreamgym.training.rollouts.rewards import with_potential
+>>>>>>> faeff42 (Rollouts get a room of their own; subgoals are paid in the loop)
 from tests import doubles
 from tests.corridor import PlansAnywhere
 from tests.dreamgym.training.common import (

@@ -11,7 +11,7 @@ from dreamgym.rl.config import KLPenaltyConfig, LossWeights, UpdateConfig
 from dreamgym.rl.critic import Critic
 from dreamgym.rl.update import Updater
 from dreamgym.training.learn import RETURN_SCALE, learn
-from dreamgym.training.rollouts import Rollouts
+from dreamgym.training.rollouts.groups import Rollouts
 from dreamgym.training.turn_batch import TurnBatch
 from tests import doubles
 from tests.dreamgym.training import common

@@ -28,7 +28,7 @@ from dreamgym.rl.config import SurrogateConfig, UpdateConfig
 from dreamgym.rl.update import Updater
 from dreamgym.training import LoopParts, TrainingState, loop
 from dreamgym.training.config import MonitorConfig
-from dreamgym.training.rollouts import Rollouts
+from dreamgym.training.rollouts.groups import Rollouts
 from dreamgym.training.state import RolloutBatch
 from tests import doubles
 from tests.dreamgym.training import test_learning as bandits

@@ -17,7 +17,8 @@ from dreamgym.rl.credit import Fork
 from dreamgym.rl.critic import Critic
 from dreamgym.rl.update import Updater
 from dreamgym.training.config import AuxiliaryConfig, ForkConfig, ReplayConfig
-from dreamgym.training.rollouts import Rollouts, rescore
+from dreamgym.training.rollouts.groups import Rollouts
+from dreamgym.training.rollouts.rewards import rescore
 from dreamgym.training.turn_batch import TurnBatch
 from tests import doubles
 from tests.dreamgym.training.common import (

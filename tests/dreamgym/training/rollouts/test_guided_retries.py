@@ -20,12 +20,9 @@ from dreamgym.training import LoopParts, TrainingState
 from dreamgym.training import loop as training_loop
 from dreamgym.training.config import LoopConfig
 from dreamgym.training.learn import with_policy_logp
-from dreamgym.training.rollouts import (
-    Rollouts,
-    collect_rollouts,
-    lost_tasks,
-    rescore,
-)
+from dreamgym.training.rollouts.collection import collect_rollouts
+from dreamgym.training.rollouts.groups import Rollouts, lost_tasks
+from dreamgym.training.rollouts.rewards import rescore
 from dreamgym.training.turn_batch import TurnBatch
 from tests import doubles
 from tests.dreamgym.training import common

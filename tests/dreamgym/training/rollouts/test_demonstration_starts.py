@@ -14,7 +14,7 @@ from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.envs.vector import VectorEnv
 from dreamgym.training import LoopParts, TrainingState
 from dreamgym.training.config import LoopConfig
-from dreamgym.training.demonstration_starts import (
+from dreamgym.training.rollouts.demonstration_starts import (
     DISTANCE,
     SUCCESS,
     draw_starts,

@@ -17,14 +17,10 @@ from dreamgym.rl.config import SurrogateConfig
 from dreamgym.rl.update import Updater
 from dreamgym.training import learn as learning
 from dreamgym.training.config import ForkConfig
-from dreamgym.training.rollouts import (
-    Rollouts,
-    collect_rollouts,
-    fork_points,
-    forks_of,
-    groups_of,
-    rescore,
-)
+from dreamgym.training.rollouts.collection import collect_rollouts
+from dreamgym.training.rollouts.forks import fork_points, forks_of
+from dreamgym.training.rollouts.groups import Rollouts, groups_of
+from dreamgym.training.rollouts.rewards import rescore
 from tests import doubles
 from tests.dreamgym.training.common import (
     CONFIG,

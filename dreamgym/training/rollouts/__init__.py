@@ -1,0 +1,1 @@
+"""The rollouts of an update: their groups, collection, forks and rewards."""

@@ -1,0 +1,76 @@
+"""Subgoals are paid where they are reached, by hand and in the loop."""
+
+import dataclasses
+
+import pytest
+
+from dreamgym import training
+from dreamgym.agent.config import PolicyConfig
+from dreamgym.envs.dream import DreamVectorEnv
+from dreamgym.rewards.config import ComponentWeightConfig, RewardConfig
+from dreamgym.training.rollouts.groups import Rollouts
+from dreamgym.training.rollouts.rewards import with_all_rewards, with_subgoals
+from tests import doubles
+from tests.dreamgym.training.common import CONFIG, Recorder, fresh, updater, with_
+
+TASK = doubles.task(0, 2, 4)
+ACTIONS = ["go right", "go right", "take coin"]
+
+
+def thinking(thoughts):
+    """Return a trajectory of the corridor with these thoughts."""
+    t = doubles.trajectory(TASK, ACTIONS)
+    steps = tuple(
+        dataclasses.replace(step, thought=thought)
+        for step, thought in zip(t.episode.transitions, thoughts, strict=True)
+    )
+    return t._replace(episode=dataclasses.replace(t.episode, transitions=steps))
+
+
+def test_a_reached_subgoal_is_paid_once_in_every_kind_of_rollout():
+    one = thinking(["at 2", None, "said taken"])
+    none = thinking(["at 0", None, None])  # it stood there before
+    rollouts = Rollouts([one, none], [one])
+    weights = [ComponentWeightConfig(name="subgoal", weight=0.5)]
+    paid = with_subgoals(rollouts, 0.4, 2, weights)
+    rows = [
+        [step.rewards["subgoal"] for step in t.episode.transitions] for t in paid.all
+    ]
+    assert rows == [[0.0, 0.2, 0.2], [0.0, 0.0, 0.0], [0.0, 0.2, 0.2]]
+    assert paid.reward_metrics["reward/subgoal"] == pytest.approx(0.8 / 3)
+    # With one step for each the first is given up before it is reached.
+    late = with_subgoals(rollouts, 0.4, 1, weights).started[0].episode.transitions
+    assert [step.rewards["subgoal"] for step in late] == [0.0, 0.0, 0.2]
+
+
+def test_without_a_weight_nothing_is_paid():
+    rollouts = Rollouts([thinking(["at 2", None, None])], [])
+    same = with_all_rewards(
+        rollouts, CONFIG, None, novelty=None, goals=None, subgoal_steps=2
+    )
+    assert same == rollouts
+
+
+class Manager(doubles.Scripted):
+    """Walks to the coin, and wants to see the next room each time."""
+
+    def _turn(self, task, past, state, valid_actions=()):
+        turn = super()._turn(task, past, state, valid_actions)
+        return turn._replace(thought=f"at {int(state[0].split()[1]) + 1}")
+
+
+def test_the_loop_pays_for_the_subgoals_of_its_policy():
+    policy = Manager(doubles.expert_rule)
+    policy.config = PolicyConfig(thought_tokens=8, subgoal_steps=2)
+    config = with_(CONFIG, updates=1, reward=RewardConfig(subgoal_weight=0.5))
+    end = training.train(
+        policy,
+        DreamVectorEnv(doubles.RuleModel(), 4, max_steps=9),
+        updater(),
+        fresh([TASK], config),
+        config,
+        seed=3,
+        recorder=Recorder(),
+    )
+    # Two rooms to the coin; the third room is never seen.
+    assert end.curve[-1]["reward/subgoal"] == pytest.approx(2 * 0.5)
