@@ -344,8 +344,8 @@ class LoopConfig:
         if monitor.response == "revert" and scales_rewards and not reward.dense:
             return (
                 'monitor.remedies: "rewards" scales milestones, tool calls, novelty, '
-                "a potential, and rewards of a reward model or judge, and reward has "
-                "none of them: leave it out"
+                "a potential, subgoals, and rewards of a reward model or judge, and "
+                "reward has none of them: leave it out"
             )
         return None
 

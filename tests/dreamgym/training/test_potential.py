@@ -22,13 +22,12 @@ from dreamgym.rewards.config import (
 from dreamgym.rewards.novelty import NoveltyReward
 from dreamgym.rewards.potential import GoalPotential
 from dreamgym.training import LoopParts, TrainingState
-<<<<<<< HEAD
-from dreamgym.training import loop as training_loop
-from dreamgym.training.rollouts import Rollouts, with_novelty, with_potential
-=======
 from dreamgym.training.rollouts.groups import Rollouts
-from dreamgym.training.rollouts.rewards import with_potential
->>>>>>> faeff42 (Rollouts get a room of their own; subgoals are paid in the loop)
+from dreamgym.training.rollouts.rewards import (
+    with_all_rewards,
+    with_novelty,
+    with_potential,
+)
 from tests import doubles
 from tests.corridor import PlansAnywhere
 from tests.dreamgym.training.common import (
@@ -189,8 +188,14 @@ def test_the_loop_pays_potential_and_novelty_by_their_weights(estimator):
         potential=potential, novelty=novelty, component_weights=weights
     )
     config = with_(CONFIG, advantage_estimator=estimator, discount=0.7, reward=reward)
-    state = fresh([TASK])._replace(novelty=NoveltyReward(novelty, []))
-    got = training_loop._rescored(rollouts, state, config, LoopParts(goals=goals))
+    got = with_all_rewards(
+        rollouts,
+        config,
+        None,
+        novelty=NoveltyReward(novelty, []),
+        goals=goals,
+        subgoal_steps=0,
+    )
     wanted = with_potential(
         with_novelty(rollouts, NoveltyReward(novelty, []), weights),
         potential,
