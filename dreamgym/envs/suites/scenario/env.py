@@ -357,8 +357,8 @@ def one_scenario(name: str) -> type[ScenarioEnv]:
         or not 0 <= settings.typos <= 1
     ):
         raise ValueError(
-            f"scenario:{name}: expected a seed >= 0, depth in 1..{MAX_DEPTH} and typos "
-            "in [0, 1], as in scenario:7?depth=2&typos=0.2"
+            f"scenario:{name}: expected a seed >= 0 after the colon, depth in "
+            f"1..{MAX_DEPTH} and typos in [0, 1], as in scenario:7?depth=2&typos=0.2"
         )
     members = {
         "settings": settings,

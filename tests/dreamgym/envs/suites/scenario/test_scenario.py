@@ -214,6 +214,7 @@ def test_variations_are_new_tasks_of_the_same_depth():
 @pytest.mark.parametrize(
     "name",
     [
+        "",
         "x",
         "-1",
         "1_0",

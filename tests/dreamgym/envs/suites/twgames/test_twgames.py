@@ -320,6 +320,10 @@ def test_a_task_that_names_no_game_is_refused(env, options, message):
         ("twcooking:recipe2+take3", "take must be at most recipe"),
         ("twcooking:recipe2+go7", "must be one of \\(1, 6, 9, 12\\)"),
         ("twcooking:recipe0", "recipe must be 1 to 5"),
+        ("twcooking:recipe1+cut+recipe2", "each skill once, got 'recipe2' again"),
+        ("twcooking:recipe1+cut+cut", "each skill once, got 'cut' again"),
+        ("twcooking:recipe\u0663", "skills joined by"),  # a digit of another script
+        ("twcooking:", "skills joined by"),
         ("twcoin:level301", "level201 to level233"),
         ("twcoin:level005", "expected level1 to level100"),
         ("twcoin:recipe1", "expected level1 to level100"),
