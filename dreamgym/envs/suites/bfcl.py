@@ -7,7 +7,8 @@ States are lines (`ToolEnv` adds the results of the last action):
   turn 2 of 4                the request that is being worked on
   user TEXT                  the request, in the user's words
   new tool SIGNATURE         a tool that was missing until this turn
-  called CALL -> RESULT      the calls so far that reached an API
+  earlier calls 3            so many calls that no longer fit the state
+  called CALL -> RESULT      the other calls so far that reached an API
 The data and the checker come from the `bfcl-eval` package (bfcl_apis.py).
 
 A turn that was done right pays 1 divided by the number of turns, and a wrong one ends
@@ -22,6 +23,7 @@ from typing import Any, ClassVar
 
 from dreamgym.envs.base import SPLITS
 from dreamgym.envs.suites.bfcl_apis import Apis, Scenario, read_scenarios
+from dreamgym.envs.tools.lines import newest_lines, shorten
 from dreamgym.envs.tools.tool_env import ToolEnv
 from worldmodel.data.records import Task
 from worldmodel.text.tools.tool_calls import Call, write_call
@@ -37,6 +39,10 @@ MAX_STEPS = 40
 
 MAX_RESULT = 500
 """Characters of a result that the agent sees; of a long context only its beginning."""
+
+MAX_RESULTS = 16_000
+"""Characters of all calls and results that the agent sees; those of right conversations
+have 9,485 at most."""
 
 INVALID_PENALTY = -0.02
 """What an action earns that is no call, or a call that fails."""
@@ -110,7 +116,7 @@ class Bfcl(ToolEnv):
             f"turn {turn + 1} of {len(scenario.requests)}",
             f"user {' '.join(request.split())}",
             *(f"new tool {signature}" for signature in new),
-            *(f"called {call}" for call in self._calls),
+            *newest_lines(self._calls, MAX_RESULTS),
         ]
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -140,9 +146,9 @@ class Bfcl(ToolEnv):
         result = self._apis.call(name, arguments)
         call = write_call(name, dict(arguments))
         # A call that fails is there as well: some APIs have changed something before.
-        self._calls.append(f"{call} -> {_shorten(result.text)}")
+        self._calls.append(f"called {call} -> {shorten(result.text, MAX_RESULT)}")
         if result.failed:
-            raise ValueError(_shorten(result.text))
+            raise ValueError(shorten(result.text, MAX_RESULT))
         return ""
 
     def answer(self, text: str) -> str:
@@ -196,11 +202,6 @@ class Bfcl(ToolEnv):
             if action.partition(" ")[0] not in missing
         ]
         return [*calls, self.write_answer(DONE)]
-
-
-def _shorten(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= MAX_RESULT else f"{line[: MAX_RESULT - 3]}..."
 
 
 def _split_of(number: int) -> str:

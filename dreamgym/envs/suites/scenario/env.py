@@ -5,7 +5,8 @@ the tools -> tasks, each with a store of its own, composed of calls of these fun
   the agent's calls, checked and executed; an answer ends the episode
   -> it is won where the store, and the answer to a question, are those of the reference
 States are lines (`ToolEnv` adds the results of the last action):
-  called CALL -> RESULT      the calls so far that were made
+  earlier calls 3            so many calls that no longer fit the state
+  called CALL -> RESULT      the other calls so far that were made
 
 Nothing is written by hand but the words: other seeds have other entities, fields,
 tools and names of tools. The task family depthN has tasks whose reference solution has
@@ -42,6 +43,7 @@ from dreamgym.envs.suites.scenario.functions import (
     write_value,
 )
 from dreamgym.envs.suites.scenario.typos import misspell
+from dreamgym.envs.tools.lines import newest_lines
 from dreamgym.envs.tools.tool_env import MAX_CALLS, ToolEnv
 from dreamgym.envs.tools.values import fair_shares
 from worldmodel.data.hashing import content_seed
@@ -63,6 +65,10 @@ DEPTH, MAX_DEPTH = 3, 6
 
 SPARE_STEPS = 2
 """Steps of an episode for each step of the longest reference solution."""
+
+MAX_RESULTS = 6000
+"""Characters of all calls and results that the agent sees, many times those of a
+reference solution."""
 
 MAX_ANSWERS = 12
 """Answers that `valid_actions` lists, at most."""
@@ -147,8 +153,8 @@ class ScenarioEnv(ToolEnv):
             raise RuntimeError("there is no episode: call reset() first")
 
     def observation(self) -> list[str]:
-        """Return the calls so far, with what they returned."""
-        return [f"called {call}" for call in self._calls]
+        """Return the newest calls so far, with what they returned."""
+        return newest_lines(self._calls, MAX_RESULTS)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take one action; what a tool reads out of the store is a reveal."""
@@ -163,7 +169,7 @@ class ScenarioEnv(ToolEnv):
         result = function.run(self._store, arguments)
         self._has_read |= function.is_read
         call = write_call(name, dict(arguments))
-        self._calls.append(f"{call} -> {result or 'ok'}")
+        self._calls.append(f"called {call} -> {result or 'ok'}")
         return ""
 
     def answer(self, text: str) -> str:

@@ -14,7 +14,7 @@ fails, costs INVALID_PENALTY and the episode goes on.
 import dataclasses
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,6 +23,7 @@ from dreamgym.envs.base import SPLITS
 from dreamgym.envs.suites.tau2.domain import Domain, Episode
 from dreamgym.envs.suites.tau2.no_user import Airline, Retail
 from dreamgym.envs.suites.tau2.telecom import TelecomSolo
+from dreamgym.envs.tools.lines import newest_lines, shorten
 from dreamgym.envs.tools.signatures import Signature
 from dreamgym.envs.tools.tool_env import ToolEnv
 from dreamgym.envs.tools.values import Sight
@@ -138,8 +139,8 @@ class Tau2(ToolEnv):
           ValueError: it failed; the message is the package's own.
         """
         message = self._episode.call(name, arguments)
-        result = _shorten(message.content or "", self._domain.max_result)
-        call = _shorten(write_call(name, arguments), MAX_CALL)
+        result = shorten(message.content or "", self._domain.max_result)
+        call = shorten(write_call(name, arguments), MAX_CALL)
         # A call that fails is there as well: a few have changed something before.
         self._calls.append(f"called {call} -> {result}")
         if message.error:
@@ -186,20 +187,6 @@ class Tau2(ToolEnv):
         """
         self._check_begun("valid_actions")
         return [*super().valid_actions(), self.write_answer(DONE)]
-
-
-def newest_lines(rows: Sequence[str], limit: int) -> list[str]:
-    """Return the last lines of at most `limit` characters, and how many come before."""
-    first, size = len(rows), 0
-    while first and size + len(rows[first - 1]) <= limit:
-        first -= 1
-        size += len(rows[first])
-    return [*([f"earlier calls {first}"] if first else []), *rows[first:]]
-
-
-def _shorten(text: str, limit: int) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= limit else f"{line[: limit - 3]}..."
 
 
 def _task(domain: Domain, task_id: str, split: str) -> Task:

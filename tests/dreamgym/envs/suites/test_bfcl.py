@@ -233,3 +233,15 @@ def test_a_missing_package_is_one_line(monkeypatch):
     with pytest.raises(ValueError, match=r"--no-deps bfcl-eval mpmath") as caught:
         registry.make("bfcl")
     assert "\n" not in str(caught.value)
+
+
+def test_states_are_bounded_however_many_calls_there_are():
+    env = registry.make("bfcl")
+    task = env.tasks("train")[0]
+    base.begin(env, task)
+    longest = max(env.valid_actions()[:-1], key=len)
+    for number in (1, 2):
+        step = base.take(env, "\n".join([longest] * 500))
+        called = [line for line in step.state if line.startswith("called ")]
+        assert f"earlier calls {500 * number - len(called)}" in step.state
+        assert 0 < sum(map(len, called)) <= bfcl.MAX_RESULTS

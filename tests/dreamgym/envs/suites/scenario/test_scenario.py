@@ -10,6 +10,7 @@ from dreamgym.envs import base, registry
 from dreamgym.envs.contract import checker
 from dreamgym.envs.suites.scenario.assignments import DONE
 from dreamgym.envs.suites.scenario.entities import all_names
+from dreamgym.envs.suites.scenario.env import MAX_RESULTS
 from worldmodel.text.tools.tool_calls import expected_calls, read_action, write_call
 
 SPECS = (
@@ -160,6 +161,21 @@ def test_what_a_task_reads_is_a_reveal_and_stays_in_sight():
     assert step.state[-1] == "result ok"
     assert base.take(env, "frobnicate").reveals is False
     assert env._text().splitlines()[0] == step.state[0]
+
+
+def test_states_are_bounded_however_many_calls_there_are():
+    env = registry.make("scenario:7")
+    base.begin(env, env.tasks("train")[0])
+    call = next(
+        action
+        for action in env.valid_actions()
+        if env._functions[read_action(action).calls[0].tool].operation == "list"
+    )
+    for number in (1, 2):
+        step = base.take(env, "\n".join([call] * 200))
+        called = [line for line in step.state if line.startswith("called ")]
+        assert step.state[0] == f"earlier calls {200 * number - len(called)}"
+        assert MAX_RESULTS - 100 < sum(map(len, called)) <= MAX_RESULTS
 
 
 def test_valid_actions_are_taken_and_name_what_was_seen():

@@ -205,15 +205,6 @@ def test_states_are_bounded():
     assert max(map(len, step.state)) <= domain.max_result + tau2_env.MAX_CALL + 20
 
 
-def test_newest_lines_by_hand():
-    rows = ["aaaa", "bb", "ccc"]
-    assert tau2_env.newest_lines(rows, 9) == rows
-    assert tau2_env.newest_lines(rows, 8) == ["earlier calls 1", "bb", "ccc"]
-    assert tau2_env.newest_lines(rows, 4) == ["earlier calls 2", "ccc"]
-    assert tau2_env.newest_lines(rows, 2) == ["earlier calls 3"]
-    assert tau2_env.newest_lines([], 2) == []
-
-
 def digest(seed=0, env_ids=("tau2", f"tau2:{RETAIL}")):
     """Return a hash of all texts of the expert's and of random play."""
     draw, texts = random.Random(seed), []
