@@ -21,7 +21,14 @@ SPECS = (
 )
 
 
-@pytest.mark.parametrize("spec", [*SPECS[1:3], "mix:scenario:1,scenario:2*2"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *SPECS[1:3],
+        "mix:scenario:1,scenario:2*2",
+        "mix:scenario:1?depth=1,scenario:2?depth=4",  # of other step limits
+    ],
+)
 def test_they_keep_the_contract_without_a_warning(spec):
     report = checker.check(registry.make(spec), make=lambda: registry.make(spec))
     assert report.faults == (), report.text(spec)
