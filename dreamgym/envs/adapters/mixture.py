@@ -63,8 +63,7 @@ class MixtureEnv(TextEnv):
         super().reset(seed=seed)
         task = (options or {}).get("task")
         if task is None:
-            train = self.tasks("train")
-            task = train[int(self.np_random.integers(len(train)))]
+            task = base.task_to_start(self, options)
             seed = base.seed_of(task) if base.seed_of(task) is not None else seed
         self._open = False  # also where the reset below fails
         self._active, self._steps = self._number_of(task), 0

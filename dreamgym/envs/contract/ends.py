@@ -70,7 +70,7 @@ def check_early_limits(player: Player, traces: Sequence[Trace], limit: int) -> N
     """Warn of episodes that are truncated before any limit.
 
     The limit is the one that is declared for the task; where none is, the longest
-    episode of the same task that was truncated shows it. `limit` is that of the check itself.
+    episode of the same task that was truncated shows it. `limit` is that of the check.
     """
     cut = [t for t in traces if t.last.truncated]
     longest: dict[str, int] = {}

@@ -63,6 +63,7 @@ class Bfcl(ToolEnv):
     categories: ClassVar[tuple[str, ...]] = DEFAULT_CATEGORIES
     deterministic = True
     max_episode_steps = MAX_STEPS
+    invalid_reward = INVALID_PENALTY
 
     def tasks(self, split: str) -> list[Task]:
         """Return the conversations of a split, the categories in turn."""
@@ -119,14 +120,6 @@ class Bfcl(ToolEnv):
             *newest_lines(self._calls, MAX_RESULTS),
         ]
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take one action; one that is invalid costs INVALID_PENALTY."""
-        text, reward, terminated, truncated, info = super().step(action)
-        if info["invalid"]:
-            reward += INVALID_PENALTY
-            info["rewards"]["invalid"] = INVALID_PENALTY
-        return text, reward, terminated, truncated, info
-
     def _call(self, call: Call) -> str:
         missing = self._scenario.missing_tools(self._turn)
         if call.tool in missing:
@@ -173,7 +166,7 @@ class Bfcl(ToolEnv):
         Raises:
           RuntimeError: there was no reset.
         """
-        self._check_begun("expert")
+        self._require_task("expert")
         turns = self._scenario.right_calls
         return [
             action
@@ -184,17 +177,13 @@ class Bfcl(ToolEnv):
             )
         ]
 
-    def _check_begun(self, method: str) -> None:
-        if self._task is None:
-            raise RuntimeError(f"{method}() needs a task: call reset() first")
-
     def valid_actions(self) -> list[str]:
         """Return calls of values in sight, and the answer that ends the turn.
 
         Raises:
           RuntimeError: there was no reset.
         """
-        self._check_begun("valid_actions")
+        self._require_task("valid_actions")
         missing = self._scenario.missing_tools(self._turn)
         calls = [
             action

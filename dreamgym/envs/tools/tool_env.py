@@ -80,6 +80,9 @@ class ToolEnv(TextEnv):
     max_episode_steps: int = 16
     step_reward: float | int = 0.0
     """What every step earns beside the rest, refused ones too: below 0 a cost."""
+    invalid_reward: float | int = 0.0
+    """What a step with a call or an answer that is refused earns besides, as the reward
+    component `invalid`: below 0 a cost."""
     tools: Mapping[str, "Signature"] = types.MappingProxyType({})
     _task: Task | None = None
     _open = False
@@ -232,12 +235,15 @@ class ToolEnv(TextEnv):
         terminated = self._success is not None
         truncated = not terminated and self._steps >= self.max_episode_steps
         self._open = not (terminated or truncated)
+        rewards = {"task": self._reward}
+        if invalid and self.invalid_reward:
+            rewards["invalid"] = float(self.invalid_reward)
         info = {
-            "rewards": {"task": self._reward},
+            "rewards": rewards,
             "success": bool(self._success),
             "invalid": invalid,
         }
-        return self._text(), self._reward, terminated, truncated, info
+        return self._text(), sum(rewards.values()), terminated, truncated, info
 
     def _attempt(self, run: Callable[[Any], str], what: Any) -> tuple[str, bool]:
         """Return the message of a call or an answer, and whether it was invalid."""
@@ -320,6 +326,10 @@ class ToolEnv(TextEnv):
         return Sight(
             instruction, [*visible_lines, *self._visible_messages], unlikely=self.tools
         )
+
+    def _require_task(self, method: str) -> None:
+        if self._task is None:
+            raise RuntimeError(f"{method}() needs a task: call reset() first")
 
     def _example(self) -> str:
         for signature in self.tools.values():

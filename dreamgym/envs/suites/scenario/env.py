@@ -148,10 +148,6 @@ class ScenarioEnv(ToolEnv):
         self._calls, self._has_read = list[str](), False
         return ""
 
-    def _require_episode(self) -> None:
-        if self._task is None:
-            raise RuntimeError("there is no episode: call reset() first")
-
     def observation(self) -> list[str]:
         """Return the newest calls so far, with what they returned."""
         return newest_lines(self._calls, MAX_RESULTS)
@@ -195,7 +191,7 @@ class ScenarioEnv(ToolEnv):
         Raises:
           RuntimeError: nothing was started.
         """
-        self._require_episode()
+        self._require_task("expert")
         expected = self._assignment.answer
         answer = DONE if expected is None else write_value(expected)
         return [
@@ -209,7 +205,7 @@ class ScenarioEnv(ToolEnv):
         Raises:
           RuntimeError: nothing was started.
         """
-        self._require_episode()
+        self._require_task("valid_actions")
         sight = self._sight()
         words = list(dict.fromkeys(_NAME.findall(sight.text)))
         numbers = list(dict.fromkeys(map(int, _NUMBER.findall(sight.text))))

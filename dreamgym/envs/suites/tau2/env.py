@@ -71,6 +71,7 @@ class Tau2(ToolEnv):
     shows_policy: ClassVar[bool] = False
     deterministic = True
     max_episode_steps = MAX_STEPS
+    invalid_reward = INVALID_PENALTY
 
     def tasks(self, split: str) -> list[Task]:
         """Return the tasks of a split, the kinds of problems in turn."""
@@ -124,14 +125,6 @@ class Tau2(ToolEnv):
         """Return the calls so far, the last ones where there are too many."""
         return newest_lines(self._calls, self._domain.max_results)
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take one action; one that is invalid costs INVALID_PENALTY."""
-        text, reward, terminated, truncated, info = super().step(action)
-        if info["invalid"]:
-            reward += INVALID_PENALTY
-            info["rewards"]["invalid"] = INVALID_PENALTY
-        return text, reward, terminated, truncated, info
-
     def run_tool(self, name: str, arguments: Mapping[str, Any]) -> str:
         """Call a tool of the package.
 
@@ -167,13 +160,9 @@ class Tau2(ToolEnv):
         Raises:
           RuntimeError: there was no reset.
         """
-        self._check_begun("expert")
+        self._require_task("expert")
         calls = self._domain.right_calls(self._task_id)
         return [*(write_call(*call) for call in calls), self.write_answer(DONE)]
-
-    def _check_begun(self, method: str) -> None:
-        if self._task is None:
-            raise RuntimeError(f"{method}() needs a task: call reset() first")
 
     def likely_tools(self, sight: Sight) -> Mapping[str, Signature]:
         """Return tools with the values in sight that their arguments may have."""
@@ -185,7 +174,7 @@ class Tau2(ToolEnv):
         Raises:
           RuntimeError: there was no reset.
         """
-        self._check_begun("valid_actions")
+        self._require_task("valid_actions")
         return [*super().valid_actions(), self.write_answer(DONE)]
 
 

@@ -12,23 +12,13 @@ from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker import multi_turn
 from dreamgym import Task
 from dreamgym.envs import base, registry
 from dreamgym.envs.suites import bfcl, bfcl_apis
+from tests.dreamgym.envs.suites.common import play
 
 pytestmark = pytest.mark.peer
 
 
 def tasks_of(env):
     return [task for split in base.SPLITS for task in env.tasks(split)]
-
-
-def play(env, task, actions):
-    """Play actions until the episode ends; return the steps."""
-    base.begin(env, task)
-    steps = []
-    for action in actions:
-        steps.append(base.take(env, action))
-        if steps[-1].terminated or steps[-1].truncated:
-            break
-    return steps
 
 
 @pytest.mark.parametrize("category", bfcl.CATEGORIES)

@@ -1,4 +1,4 @@
-"""Results of tools: many at once, halves of surrogate pairs, a start that fails."""
+"""Results of tools: many at once, refused ones, surrogates, a start that fails."""
 
 import pytest
 
@@ -133,3 +133,18 @@ def test_a_start_that_fails_leaves_no_episode():
     _, state = base.begin(env, Task(id="u", instruction=""))
     assert state == ("label none", "result ready")
     assert base.take(env, "done").success
+
+
+def test_a_step_with_a_refused_call_earns_the_invalid_reward_once():
+    class Strict(Desk):
+        step_reward = -0.25
+        invalid_reward = -0.5
+
+    env = Strict()
+    base.begin(env, Task(id="t", instruction=""))
+    text, reward, *_, info = env.step("shut {}\nshut {}\nopen {}")
+    assert info["rewards"] == {"task": -0.25, "invalid": -0.5}
+    assert reward == -0.75
+    assert base.take(env, 'open {"drawer": "Ada"}').rewards == {"task": -0.25}
+    assert base.take(begun(), "shut {}").rewards == {"task": 0.0}
+    assert text.count("result error") == 3

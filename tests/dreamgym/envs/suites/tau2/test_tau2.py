@@ -22,6 +22,7 @@ from dreamgym import Task
 from dreamgym.envs import base, registry
 from dreamgym.envs.suites.tau2 import env as tau2_env
 from dreamgym.envs.suites.tau2.domain import Episode
+from tests.dreamgym.envs.suites.common import play
 
 pytestmark = pytest.mark.peer
 
@@ -32,17 +33,6 @@ OFFICIAL = {
     AIRLINE: airline.get_environment,
     RETAIL: retail.get_environment,
 }
-
-
-def play(env, task, actions):
-    """Play actions until the episode ends; return the steps."""
-    base.begin(env, task)
-    steps = []
-    for action in actions:
-        steps.append(base.take(env, action))
-        if steps[-1].terminated or steps[-1].truncated:
-            break
-    return steps
 
 
 def plan_of(env, task):
