@@ -146,7 +146,9 @@ def test_a_mixture_has_what_its_environments_have():
     assert base.as_valid_actions(both)
     assert not base.is_deterministic(both)
     assert not base.plans_from_any_state(both)
-    assert base.plans_from_any_state(registry.make("mix:tests.corridor:PlansAnywhere"))
+    anywhere = "mix:tests.corridor:PlansAnywhere"
+    assert base.plans_from_any_state(registry.make(anywhere))
+    assert not base.plans_from_any_state(registry.make(f"{anywhere},{CORRIDOR}"))
     assert both.max_copies == 3
     some = registry.make(f"mix:{SWITCH},{BLIND}")
     assert some.max_episode_steps == 3
