@@ -8,9 +8,9 @@ import pytest
 from dreamgym import Task
 from dreamgym.envs import base, registry
 from dreamgym.envs.contract import checker
+from dreamgym.envs.suites.scenario import env as scenario_env
 from dreamgym.envs.suites.scenario.assignments import DONE
 from dreamgym.envs.suites.scenario.entities import all_names
-from dreamgym.envs.suites.scenario.env import MAX_RESULTS
 from worldmodel.text.tools.tool_calls import expected_calls, read_action, write_call
 
 SPECS = (
@@ -182,7 +182,11 @@ def test_states_are_bounded_however_many_calls_there_are():
         step = base.take(env, "\n".join([call] * 200))
         called = [line for line in step.state if line.startswith("called ")]
         assert step.state[0] == f"earlier calls {200 * number - len(called)}"
-        assert MAX_RESULTS - 100 < sum(map(len, called)) <= MAX_RESULTS
+        assert (
+            scenario_env.MAX_RESULTS - 100
+            < sum(map(len, called))
+            <= scenario_env.MAX_RESULTS
+        )
 
 
 def test_valid_actions_are_taken_and_name_what_was_seen():
@@ -232,6 +236,26 @@ def test_variations_are_new_tasks_of_the_same_depth():
         assert other.instruction not in held_out
         base.begin(env, other)
         assert [base.take(env, a) for a in env.expert()][-1].success
+
+
+def test_what_is_held_out_is_no_variation(monkeypatch):
+    def held_out(settings, split, number):
+        return drawn(settings, "generated" if split == "dev" else split, number)
+
+    def numbers(tasks):
+        return [task.options["number"] for task in tasks]
+
+    env = registry.make("scenario:8")
+    task = env.tasks("train")[6]
+    before = numbers(env.variations(task, np.random.default_rng(0)))
+    # Let the third of them be a dev task as well.
+    drawn = scenario_env._assignment
+    monkeypatch.setattr(scenario_env, "_assignment", held_out)
+    split = {"dev": [before[2]], "test": []}
+    monkeypatch.setattr(scenario_env, "_distinct", lambda _: split)
+    after = numbers(env.variations(task, np.random.default_rng(0)))
+    assert after[:7] == [*before[:2], *before[3:]]
+    assert after[7] not in before
 
 
 @pytest.mark.parametrize(
