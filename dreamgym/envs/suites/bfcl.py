@@ -102,7 +102,11 @@ class Bfcl(ToolEnv):
         return ""
 
     def _tools_text(self) -> str:
-        """Return the tools that the agent has from the start."""
+        """Return the tools that the agent has from the start.
+
+        The task's schemas hold those that come later as well: they are written once, at
+        the reset, and a grammar of actions can write no tool that is in no schema.
+        """
         late = self._scenario.missing_tools(turn=0)
         present = [s for name, s in self.tools.items() if name not in late]
         return f"tools: {'; '.join(map(str, present))}"
