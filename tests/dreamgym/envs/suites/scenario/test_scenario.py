@@ -1,6 +1,7 @@
 """Tool environments from a seed: contract, splits, verifier, no win by silence."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from dreamgym.envs.contract import checker
 from dreamgym.envs.suites.scenario import env as scenario_env
 from dreamgym.envs.suites.scenario.assignments import DONE
 from dreamgym.envs.suites.scenario.entities import all_names
+from dreamgym.envs.suites.scenario.functions import write_value
 from worldmodel.text.tools.tool_calls import expected_calls, read_action, write_call
 
 SPECS = (
@@ -216,6 +218,12 @@ def test_typos_are_in_half_of_the_tasks_and_the_tasks_are_the_same():
     for a, b in pairs:
         assert (a.instruction == b.instruction) is (b.options["typos"] == 0)
         assert "typos" not in a.options
+        # What a call must have, and the answer `done`, are written as they are.
+        split, number = b.options["split"], b.options["number"]
+        calls = scenario_env._assignment(noisy.settings, split, number).calls
+        values = {write_value(v) for c in calls for v in c.arguments.values()} | {DONE}
+        words, noisy_words = (set(re.findall(r"\w+", t.instruction)) for t in (a, b))
+        assert words & values <= noisy_words
     number = next(i for i, count in enumerate(counts) if count)
     plans = []
     for env, task in zip((clean, noisy), pairs[number], strict=True):
