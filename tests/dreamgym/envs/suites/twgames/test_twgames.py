@@ -230,6 +230,19 @@ def test_an_episode_ends_after_its_last_step(env):
     assert not steps[-1].success
 
 
+@pytest.mark.parametrize("last", ["burn", "win"])
+def test_an_end_at_the_last_step_is_no_truncation(env, last):
+    begin(env)
+    actions = env.expert()
+    if last == "burn":
+        number = next(i for i, a in enumerate(actions) if a.startswith("cook "))
+        actions = [*actions[: number + 1], actions[number]]
+    env.max_episode_steps = len(actions)
+    step = [base.take(env, action) for action in actions][-1]
+    assert (step.terminated, step.truncated) == (True, False)
+    assert step.success is (last == "win")
+
+
 TEXTS = """
 import json
 from dreamgym.envs import base, registry
