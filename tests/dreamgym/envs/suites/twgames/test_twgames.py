@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -305,6 +306,13 @@ def test_dev_and_test_games_have_foods_that_no_train_game_has():
         assert foods & apart[split]
         others = [s for s in base.SPLITS if s not in (split, "train")]
         assert not any(foods & apart[other] for other in others)
+
+
+def test_the_request_for_a_coin_does_not_tell_the_way():
+    game, _ = described("level105", "train", 0, kind="coin")
+    request = Description.deserialize(json.loads(game)).objective
+    assert "coin" in request
+    assert not {"north", "south", "east", "west"} & set(re.findall(r"\w+", request))
 
 
 @pytest.mark.parametrize(
