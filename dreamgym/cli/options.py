@@ -34,7 +34,7 @@ ENV_HELP = (
     "a registered id (textworld or textworld:GAME, textcraft, alfworld, miniwob or "
     "miniwob:TASK, scienceworld or scienceworld:TASK, reasoning:TASK, bfcl or "
     "bfcl:CATEGORY, tau2 or tau2:DOMAIN, twcooking or twcooking:SKILLS, twcoin or "
-    "twcoin:levelN, scenario:SEED), "
+    "twcoin:levelN, scenario or scenario:SEED), "
     '"module:Class", "gym:ID", "mix:A,B*2" (one policy on several environments, in '
     'this proportion), "mcp:FILE" (an MCP server with tasks) or the URL '
     "of an OpenEnv server, http://HOST:PORT (default: textworld)"

@@ -289,6 +289,17 @@ def tasks_of(env: gymnasium.Env, name: str, split: str, count: int) -> list[Task
     ]
 
 
+def task_to_start(env: TextEnv, options: Mapping[str, Any] | None) -> Task:
+    """Return `options["task"]` of a reset, or a train task drawn by the reset's seed.
+
+    The environment lists its tasks, and its `np_random` is seeded.
+    """
+    if options and options.get("task") is not None:
+        return options["task"]
+    train = provider(env, "tasks").tasks("train")
+    return train[int(env.np_random.integers(len(train)))]
+
+
 def seed_of(task: Task) -> int | None:
     """Return the integer `seed` among a task's options, with which it is reset."""
     seed = task.options.get("seed")

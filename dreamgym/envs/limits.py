@@ -49,6 +49,16 @@ def declared_step_limit(env: gymnasium.Env) -> int | None:
     return None if limit is None else int(limit)
 
 
+def step_limit_of(env: gymnasium.Env, task: Task) -> int | None:
+    """Return the step limit that an environment declares for a task, or None.
+
+    It is the same for all tasks, except where several environments are one (`mix:A,B`):
+    their method `step_limit_of` says which limit a task has.
+    """
+    owner = base.provider(env, "step_limit_of")
+    return declared_step_limit(env) if owner is None else owner.step_limit_of(task)
+
+
 def step_limit(env: gymnasium.Env, tasks: Sequence[Task]) -> StepLimit:
     """Return how many steps an episode of an environment may have.
 

@@ -71,8 +71,8 @@ def parse_spec(spec: str) -> type[gymnasium.Env]:
         return imported(spec, "dreamgym.envs.adapters.mixture:mixture_class")(spec)
     if spec.startswith(MCP):
         return imported(spec, "dreamgym.envs.mcp.env:mcp_class")(spec)
-    suite, _, task = spec.partition(":")
-    if task and suite in FAMILIES:
+    suite, colon, task = spec.partition(":")
+    if colon and suite in FAMILIES:  # also without a task: it says what it expects
         return imported(spec, FAMILIES[suite])(task)
     target = ENVIRONMENTS.get(spec, spec)
     if not target.partition(":")[2]:

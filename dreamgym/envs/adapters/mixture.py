@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 import gymnasium
 import numpy as np
 
-from dreamgym.envs import base, registry
+from dreamgym.envs import base, limits, registry
 from dreamgym.envs.base import TextEnv
 from dreamgym.envs.restarting import RESET_SECONDS, STEP_SECONDS
 from worldmodel.data.records import Task
@@ -63,8 +63,7 @@ class MixtureEnv(TextEnv):
         super().reset(seed=seed)
         task = (options or {}).get("task")
         if task is None:
-            train = self.tasks("train")
-            task = train[int(self.np_random.integers(len(train)))]
+            task = base.task_to_start(self, options)
             seed = base.seed_of(task) if base.seed_of(task) is not None else seed
         self._open = False  # also where the reset below fails
         self._active, self._steps = self._number_of(task), 0
@@ -72,6 +71,14 @@ class MixtureEnv(TextEnv):
         start = self._env(self._active).reset(seed=seed, options=options)
         self._open = True
         return start
+
+    def step_limit_of(self, task: Task) -> int | None:
+        """Return the step limit that the environment of a task declares, or None.
+
+        Raises:
+          ValueError: the task's options name none of the environments.
+        """
+        return limits.declared_step_limit(self._env(self._number_of(task)))
 
     def _number_of(self, task: Task) -> int:
         specs = [part.spec for part in self.parts]
@@ -176,7 +183,8 @@ def mixture_class(spec: str) -> type[MixtureEnv]:
     """Return the class of "mix:A,B*2", made anew without arguments.
 
     It has an expert and variations if one of the environments has, and valid actions
-    and forks if all have. It is deterministic if all are.
+    and forks if all have. It is deterministic if all are. It has no `render_state`: a
+    state alone does not say which of the environments it is of.
 
     Raises:
       ValueError: there is no part, a weight is not in 1..MAX_WEIGHT, one is named
@@ -224,13 +232,13 @@ def _part(text: str) -> Part:
 
 def _members(envs: Sequence[gymnasium.Env]) -> dict[str, Any]:
     """Return what the class of a mixture of these environments has."""
-    limits = [_declared_limit(env) for env in envs]
+    step_limits = [_declared_limit(env) for env in envs]
     members: dict[str, Any] = {
         "deterministic": all(map(base.is_deterministic, envs)),
         "plans_from_any_state": all(map(base.plans_from_any_state, envs)),
     }
-    if max(limits) < math.inf:
-        members["max_episode_steps"] = int(max(limits))
+    if max(step_limits) < math.inf:
+        members["max_episode_steps"] = int(max(step_limits))
     copies = [getattr(env.unwrapped, "max_copies", None) for env in envs]
     if limits_of_copies := [count for count in copies if count is not None]:
         members["max_copies"] = min(limits_of_copies)
@@ -249,7 +257,7 @@ def _members(envs: Sequence[gymnasium.Env]) -> dict[str, Any]:
 
 
 def _declared_limit(env: gymnasium.Env) -> float:
-    limit = getattr(env.unwrapped, "max_episode_steps", None)
+    limit = limits.declared_step_limit(env)
     return math.inf if limit is None else float(limit)
 
 

@@ -55,7 +55,7 @@ def add_steps_after_end(
 
 def check_declared_limit(player: Player, trace: Trace, what: str) -> None:
     """Warn of an episode that goes on after the step limit that is declared."""
-    declared = limits.declared_step_limit(player.env)
+    declared = limits.step_limit_of(player.env, trace.task)
     if declared and trace.length > declared:
         player.findings.warn(
             f"max_episode_steps = {declared} is declared, and an episode goes on after "
@@ -69,13 +69,13 @@ def check_declared_limit(player: Player, trace: Trace, what: str) -> None:
 def check_early_limits(player: Player, traces: Sequence[Trace], limit: int) -> None:
     """Warn of episodes that are truncated before any limit.
 
-    The limit is the declared one; where none is declared, the longest episode of the
-    same task that was truncated shows it. `limit` is that of the check itself.
+    The limit is the one that is declared for the task; where none is, the longest
+    episode of the same task that was truncated shows it. `limit` is that of the check.
     """
     cut = [t for t in traces if t.last.truncated]
-    declared = limits.declared_step_limit(player.env)
     longest: dict[str, int] = {}
     for t in cut:
+        declared = limits.step_limit_of(player.env, t.task)
         longest[t.task.id] = declared or max(t.length, longest.get(t.task.id, 0))
     early = [t for t in cut if t.length < min(longest[t.task.id], limit)]
     if not early:
@@ -83,7 +83,7 @@ def check_early_limits(player: Player, traces: Sequence[Trace], limit: int) -> N
     first, steps = early[0], longest[early[0].task.id]
     comparison = (
         f"max_episode_steps = {steps} is declared"
-        if declared
+        if limits.step_limit_of(player.env, first.task)
         else f"another only after {steps}"
     )
     player.findings.warn(

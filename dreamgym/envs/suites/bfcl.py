@@ -7,7 +7,8 @@ States are lines (`ToolEnv` adds the results of the last action):
   turn 2 of 4                the request that is being worked on
   user TEXT                  the request, in the user's words
   new tool SIGNATURE         a tool that was missing until this turn
-  called CALL -> RESULT      the calls so far that reached an API
+  earlier calls 3            so many calls that no longer fit the state
+  called CALL -> RESULT      the other calls so far that reached an API
 The data and the checker come from the `bfcl-eval` package (bfcl_apis.py).
 
 A turn that was done right pays 1 divided by the number of turns, and a wrong one ends
@@ -22,6 +23,7 @@ from typing import Any, ClassVar
 
 from dreamgym.envs.base import SPLITS
 from dreamgym.envs.suites.bfcl_apis import Apis, Scenario, read_scenarios
+from dreamgym.envs.tools.lines import newest_lines, shorten
 from dreamgym.envs.tools.tool_env import ToolEnv
 from worldmodel.data.records import Task
 from worldmodel.text.tools.tool_calls import Call, write_call
@@ -37,6 +39,10 @@ MAX_STEPS = 40
 
 MAX_RESULT = 500
 """Characters of a result that the agent sees; of a long context only its beginning."""
+
+MAX_RESULTS = 16_000
+"""Characters of all calls and results that the agent sees; those of right conversations
+have 9,485 at most."""
 
 INVALID_PENALTY = -0.02
 """What an action earns that is no call, or a call that fails."""
@@ -57,6 +63,7 @@ class Bfcl(ToolEnv):
     categories: ClassVar[tuple[str, ...]] = DEFAULT_CATEGORIES
     deterministic = True
     max_episode_steps = MAX_STEPS
+    invalid_reward = INVALID_PENALTY
 
     def tasks(self, split: str) -> list[Task]:
         """Return the conversations of a split, the categories in turn."""
@@ -95,7 +102,11 @@ class Bfcl(ToolEnv):
         return ""
 
     def _tools_text(self) -> str:
-        """Return the tools that the agent has from the start."""
+        """Return the tools that the agent has from the start.
+
+        The task's schemas hold those that come later as well: they are written once, at
+        the reset, and a grammar of actions can write no tool that is in no schema.
+        """
         late = self._scenario.missing_tools(turn=0)
         present = [s for name, s in self.tools.items() if name not in late]
         return f"tools: {'; '.join(map(str, present))}"
@@ -110,16 +121,8 @@ class Bfcl(ToolEnv):
             f"turn {turn + 1} of {len(scenario.requests)}",
             f"user {' '.join(request.split())}",
             *(f"new tool {signature}" for signature in new),
-            *(f"called {call}" for call in self._calls),
+            *newest_lines(self._calls, MAX_RESULTS),
         ]
-
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take one action; one that is invalid costs INVALID_PENALTY."""
-        text, reward, terminated, truncated, info = super().step(action)
-        if info["invalid"]:
-            reward += INVALID_PENALTY
-            info["rewards"]["invalid"] = INVALID_PENALTY
-        return text, reward, terminated, truncated, info
 
     def _call(self, call: Call) -> str:
         missing = self._scenario.missing_tools(self._turn)
@@ -140,9 +143,9 @@ class Bfcl(ToolEnv):
         result = self._apis.call(name, arguments)
         call = write_call(name, dict(arguments))
         # A call that fails is there as well: some APIs have changed something before.
-        self._calls.append(f"{call} -> {_shorten(result.text)}")
+        self._calls.append(f"called {call} -> {shorten(result.text, MAX_RESULT)}")
         if result.failed:
-            raise ValueError(_shorten(result.text))
+            raise ValueError(shorten(result.text, MAX_RESULT))
         return ""
 
     def answer(self, text: str) -> str:
@@ -167,7 +170,7 @@ class Bfcl(ToolEnv):
         Raises:
           RuntimeError: there was no reset.
         """
-        self._check_begun("expert")
+        self._require_task("expert")
         turns = self._scenario.right_calls
         return [
             action
@@ -178,17 +181,13 @@ class Bfcl(ToolEnv):
             )
         ]
 
-    def _check_begun(self, method: str) -> None:
-        if self._task is None:
-            raise RuntimeError(f"{method}() needs a task: call reset() first")
-
     def valid_actions(self) -> list[str]:
         """Return calls of values in sight, and the answer that ends the turn.
 
         Raises:
           RuntimeError: there was no reset.
         """
-        self._check_begun("valid_actions")
+        self._require_task("valid_actions")
         missing = self._scenario.missing_tools(self._turn)
         calls = [
             action
@@ -196,11 +195,6 @@ class Bfcl(ToolEnv):
             if action.partition(" ")[0] not in missing
         ]
         return [*calls, self.write_answer(DONE)]
-
-
-def _shorten(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= MAX_RESULT else f"{line[: MAX_RESULT - 3]}..."
 
 
 def _split_of(number: int) -> str:

@@ -16,7 +16,7 @@ import itertools
 import re
 from typing import Any, ClassVar
 
-from dreamgym.envs.base import SPLITS, TextEnv
+from dreamgym.envs.base import SPLITS, TextEnv, task_to_start
 from dreamgym.envs.suites import scienceworld_text as texts
 from dreamgym.envs.suites.scienceworld_java import Answer, Game
 from worldmodel.data.records import Task
@@ -118,10 +118,7 @@ class ScienceWorld(TextEnv):
           ConnectionError: the Java machine is lost.
         """
         super().reset(seed=seed)
-        task = (options or {}).get("task")
-        if task is None:
-            train = self.tasks("train")
-            task = train[int(self.np_random.integers(len(train)))]
+        task = task_to_start(self, options)
         name, number = task.options.get("task_type"), task.options.get("variation")
         if name not in PLAN_STEPS or not isinstance(number, int):
             raise ValueError(

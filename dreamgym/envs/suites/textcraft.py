@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from dreamgym.envs.base import SPLITS, TextEnv
+from dreamgym.envs.base import SPLITS, TextEnv, task_to_start
 from dreamgym.envs.suites import textcraft_recipes as recipes
 from dreamgym.envs.suites.textcraft_recipes import Recipe, item_id_to_str
 from worldmodel.data.records import State, Task
@@ -84,10 +84,7 @@ class TextCraft(TextEnv):
           ValueError: a task whose options name no goal that can be crafted.
         """
         super().reset(seed=seed)
-        task = (options or {}).get("task")
-        if task is None:
-            train = _tasks("train")
-            task = train[int(self.np_random.integers(len(train)))]
+        task = task_to_start(self, options)
         goal = str(task.options.get("goal"))
         if goal not in recipes.tree().itemid_recipes:
             raise ValueError(

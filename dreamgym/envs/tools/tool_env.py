@@ -4,6 +4,7 @@ methods under `@tool` -> signatures in the task's instruction, schemas in its op
 an action -> its calls, read and checked against the signatures -> the methods' answers,
 or what is wrong with a call, as the next state:
   the lines of `observation()`, which the agent always sees, then
+  earlier results 3, so many that do not fit MAX_RESULTS, where there are any, then
   result MESSAGE, a line for each call
 A call that cannot be read, has wrong arguments, or at which the method raises
 ValueError or LookupError changes nothing but the message; every other exception is a
@@ -24,6 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from dreamgym.envs.base import AnyText, TextEnv, as_tasks
+from dreamgym.envs.tools.lines import first_newest
 from dreamgym.envs.tools.signatures import Signature, place_of
 from dreamgym.envs.tools.values import Sight, fair_shares
 from worldmodel.data.records import Task
@@ -40,6 +42,9 @@ MAX_ACTION = 4000
 
 MAX_CALLS = 64
 """Calls that `valid_actions` returns, at most."""
+
+MAX_RESULTS = 16_000
+"""Characters of the results of one action before its last one, at most."""
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 HOOKS = (
@@ -75,6 +80,9 @@ class ToolEnv(TextEnv):
     max_episode_steps: int = 16
     step_reward: float | int = 0.0
     """What every step earns beside the rest, refused ones too: below 0 a cost."""
+    invalid_reward: float | int = 0.0
+    """What a step with a call or an answer that is refused earns besides, as the reward
+    component `invalid`: below 0 a cost."""
     tools: Mapping[str, "Signature"] = types.MappingProxyType({})
     _task: Task | None = None
     _open = False
@@ -149,10 +157,11 @@ class ToolEnv(TextEnv):
         self._task, self._steps, self._open = task, 0, True
         self._success, self._reward = None, 0.0
         self._messages, self._visible_messages = ["ready"], []
+        self._left_out = 0
         try:
             message = self.start(task)
-        except BaseException:
-            self._open = False
+        except BaseException:  # there is no episode, also not the one before
+            self._task, self._open = None, False
             raise
         if message:
             self._messages, self._visible_messages = [message], [str(message)]
@@ -216,18 +225,25 @@ class ToolEnv(TextEnv):
                     results.append(self._attempt(self._call, call))
         else:
             results = [self._attempt(self._grade, action)]
-        self._messages = [message or "ok" for message, _ in results]
-        self._visible_messages = [str(m) for m, failed in results if m and not failed]
+        rows = [f"result {message}" for message, _ in results]
+        # The last one is always in sight: how long it may be the environment decides.
+        self._left_out = first_newest(rows[:-1], MAX_RESULTS)
+        in_sight = results[self._left_out :]
+        self._messages = [message or "ok" for message, _ in in_sight]
+        self._visible_messages = [str(m) for m, failed in in_sight if m and not failed]
         invalid = any(failed for _, failed in results)
         terminated = self._success is not None
         truncated = not terminated and self._steps >= self.max_episode_steps
         self._open = not (terminated or truncated)
+        rewards = {"task": self._reward}
+        if invalid and self.invalid_reward:
+            rewards["invalid"] = float(self.invalid_reward)
         info = {
-            "rewards": {"task": self._reward},
+            "rewards": rewards,
             "success": bool(self._success),
             "invalid": invalid,
         }
-        return self._text(), self._reward, terminated, truncated, info
+        return self._text(), sum(rewards.values()), terminated, truncated, info
 
     def _attempt(self, run: Callable[[Any], str], what: Any) -> tuple[str, bool]:
         """Return the message of a call or an answer, and whether it was invalid."""
@@ -253,13 +269,17 @@ class ToolEnv(TextEnv):
     def _grade(self, action: str) -> str:
         # Without tools an action that looks like a call is an answer all the same.
         content = read_action(action).answer
-        return self.answer(action if content is None else content)
+        text = action if content is None else content
+        if _SURROGATES.search(text):
+            raise ValueError("the answer has half of a surrogate pair")
+        return self.answer(text)
 
     def _text(self) -> str:
         lines = self.observation()
         visible_lines = [lines] if isinstance(lines, str) else lines
+        earlier = f"earlier results {self._left_out}" if self._left_out else ""
         results = [f"result {message}" for message in self._messages]
-        return "\n".join(part for part in (*visible_lines, *results) if part)
+        return "\n".join(part for part in (*visible_lines, earlier, *results) if part)
 
     # --- capabilities ---
 
@@ -306,6 +326,10 @@ class ToolEnv(TextEnv):
         return Sight(
             instruction, [*visible_lines, *self._visible_messages], unlikely=self.tools
         )
+
+    def _require_task(self, method: str) -> None:
+        if self._task is None:
+            raise RuntimeError(f"{method}() needs a task: call reset() first")
 
     def _example(self) -> str:
         for signature in self.tools.values():

@@ -48,6 +48,18 @@ def test_tasks_of_an_environment_are_its_own_up_to_a_count():
         base.tasks_of(env, "c", "valid", 4)
 
 
+def test_a_reset_without_a_task_draws_a_train_task_by_its_seed():
+    env, (dev, *_) = doubles.Corridor(), doubles.tasks("dev")
+    assert base.task_to_start(env, {"task": dev}) is dev
+    drawn = []
+    for seed in (1, 1, 2, 3, 4):
+        env.reset(seed=seed, options={"task": dev})
+        drawn.append(base.task_to_start(env, None if seed == 1 else {}))
+    assert drawn[0] == drawn[1]
+    assert len({task.id for task in drawn}) > 2
+    assert {task.split for task in drawn} == {"train"}
+
+
 def test_an_environment_without_tasks_has_seeds_that_never_meet():
     env = doubles.Bare()
     result = {s: base.tasks_of(env, "bare", s, 50) for s in base.SPLITS}

@@ -17,6 +17,11 @@ def test_make_by_name_and_by_path():
         registry.make("no.such.module:Env")
 
 
+def test_a_name_that_ends_after_its_colon_is_told_what_may_follow():
+    with pytest.raises(ValueError, match=r"^scenario:: expected a seed >= 0 after"):
+        registry.make("scenario:")
+
+
 class Demanding(doubles.Corridor):
     def __init__(self, path):
         del path

@@ -24,7 +24,7 @@ except ImportError as error:
         "the games of ALFWorld's engine need pip install 'dreamgym[alfworld]'"
     ) from error
 
-from dreamgym.envs.base import SPLITS, TextEnv
+from dreamgym.envs.base import SPLITS, TextEnv, task_to_start
 from dreamgym.envs.suites.alfworld.engine import Engine, Reply
 from dreamgym.envs.suites.alfworld.games import (
     MAX_STEPS,
@@ -71,10 +71,7 @@ class AlfWorld(TextEnv):
         """
         super().reset(seed=seed)
         self._open = False
-        task = (options or {}).get("task")
-        if task is None:
-            train = self.tasks("train")
-            task = train[int(self.np_random.integers(len(train)))]
+        task = task_to_start(self, options)
         data = self.game_data(task)
         self._engine = self._engine or Engine()
         self._reply = self._engine.start(data)

@@ -17,7 +17,7 @@ import json
 import re
 from typing import Any, ClassVar
 
-from dreamgym.envs.base import SPLITS, TextEnv
+from dreamgym.envs.base import SPLITS, TextEnv, task_to_start
 from dreamgym.envs.suites.miniwob import state as states
 from dreamgym.envs.suites.miniwob.browser import (
     Tab,
@@ -92,10 +92,7 @@ class MiniWoB(TextEnv):
           ConnectionError: the browser is lost.
         """
         super().reset(seed=seed)
-        task = (options or {}).get("task")
-        if task is None:
-            train = self.tasks("train")
-            task = train[int(self.np_random.integers(len(train)))]
+        task = task_to_start(self, options)
         page, number = task.options.get("page"), task.options.get("seed")
         if page not in EXPERTS or not isinstance(number, int):
             raise ValueError(

@@ -5,7 +5,8 @@ the tools -> tasks, each with a store of its own, composed of calls of these fun
   the agent's calls, checked and executed; an answer ends the episode
   -> it is won where the store, and the answer to a question, are those of the reference
 States are lines (`ToolEnv` adds the results of the last action):
-  called CALL -> RESULT      the calls so far that were made
+  earlier calls 3            so many calls that no longer fit the state
+  called CALL -> RESULT      the other calls so far that were made
 
 Nothing is written by hand but the words: other seeds have other entities, fields,
 tools and names of tools. The task family depthN has tasks whose reference solution has
@@ -42,6 +43,7 @@ from dreamgym.envs.suites.scenario.functions import (
     write_value,
 )
 from dreamgym.envs.suites.scenario.typos import misspell
+from dreamgym.envs.tools.lines import newest_lines
 from dreamgym.envs.tools.tool_env import MAX_CALLS, ToolEnv
 from dreamgym.envs.tools.values import fair_shares
 from worldmodel.data.hashing import content_seed
@@ -63,6 +65,10 @@ DEPTH, MAX_DEPTH = 3, 6
 
 SPARE_STEPS = 2
 """Steps of an episode for each step of the longest reference solution."""
+
+MAX_RESULTS = 6000
+"""Characters of all calls and results that the agent sees, many times those of a
+reference solution."""
 
 MAX_ANSWERS = 12
 """Answers that `valid_actions` lists, at most."""
@@ -142,13 +148,9 @@ class ScenarioEnv(ToolEnv):
         self._calls, self._has_read = list[str](), False
         return ""
 
-    def _require_episode(self) -> None:
-        if self._task is None:
-            raise RuntimeError("there is no episode: call reset() first")
-
     def observation(self) -> list[str]:
-        """Return the calls so far, with what they returned."""
-        return [f"called {call}" for call in self._calls]
+        """Return the newest calls so far, with what they returned."""
+        return newest_lines(self._calls, MAX_RESULTS)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take one action; what a tool reads out of the store is a reveal."""
@@ -163,7 +165,7 @@ class ScenarioEnv(ToolEnv):
         result = function.run(self._store, arguments)
         self._has_read |= function.is_read
         call = write_call(name, dict(arguments))
-        self._calls.append(f"{call} -> {result or 'ok'}")
+        self._calls.append(f"called {call} -> {result or 'ok'}")
         return ""
 
     def answer(self, text: str) -> str:
@@ -189,7 +191,7 @@ class ScenarioEnv(ToolEnv):
         Raises:
           RuntimeError: nothing was started.
         """
-        self._require_episode()
+        self._require_task("expert")
         expected = self._assignment.answer
         answer = DONE if expected is None else write_value(expected)
         return [
@@ -203,7 +205,7 @@ class ScenarioEnv(ToolEnv):
         Raises:
           RuntimeError: nothing was started.
         """
-        self._require_episode()
+        self._require_task("valid_actions")
         sight = self._sight()
         words = list(dict.fromkeys(_NAME.findall(sight.text)))
         numbers = list(dict.fromkeys(map(int, _NUMBER.findall(sight.text))))
@@ -357,8 +359,8 @@ def one_scenario(name: str) -> type[ScenarioEnv]:
         or not 0 <= settings.typos <= 1
     ):
         raise ValueError(
-            f"scenario:{name}: expected a seed >= 0, depth in 1..{MAX_DEPTH} and typos "
-            "in [0, 1], as in scenario:7?depth=2&typos=0.2"
+            f"scenario:{name}: expected a seed >= 0 after the colon, depth in "
+            f"1..{MAX_DEPTH} and typos in [0, 1], as in scenario:7?depth=2&typos=0.2"
         )
     members = {
         "settings": settings,

@@ -14,7 +14,7 @@ fails, costs INVALID_PENALTY and the episode goes on.
 import dataclasses
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,6 +23,7 @@ from dreamgym.envs.base import SPLITS
 from dreamgym.envs.suites.tau2.domain import Domain, Episode
 from dreamgym.envs.suites.tau2.no_user import Airline, Retail
 from dreamgym.envs.suites.tau2.telecom import TelecomSolo
+from dreamgym.envs.tools.lines import newest_lines, shorten
 from dreamgym.envs.tools.signatures import Signature
 from dreamgym.envs.tools.tool_env import ToolEnv
 from dreamgym.envs.tools.values import Sight
@@ -70,6 +71,7 @@ class Tau2(ToolEnv):
     shows_policy: ClassVar[bool] = False
     deterministic = True
     max_episode_steps = MAX_STEPS
+    invalid_reward = INVALID_PENALTY
 
     def tasks(self, split: str) -> list[Task]:
         """Return the tasks of a split, the kinds of problems in turn."""
@@ -123,14 +125,6 @@ class Tau2(ToolEnv):
         """Return the calls so far, the last ones where there are too many."""
         return newest_lines(self._calls, self._domain.max_results)
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take one action; one that is invalid costs INVALID_PENALTY."""
-        text, reward, terminated, truncated, info = super().step(action)
-        if info["invalid"]:
-            reward += INVALID_PENALTY
-            info["rewards"]["invalid"] = INVALID_PENALTY
-        return text, reward, terminated, truncated, info
-
     def run_tool(self, name: str, arguments: Mapping[str, Any]) -> str:
         """Call a tool of the package.
 
@@ -138,8 +132,8 @@ class Tau2(ToolEnv):
           ValueError: it failed; the message is the package's own.
         """
         message = self._episode.call(name, arguments)
-        result = _shorten(message.content or "", self._domain.max_result)
-        call = _shorten(write_call(name, arguments), MAX_CALL)
+        result = shorten(message.content or "", self._domain.max_result)
+        call = shorten(write_call(name, arguments), MAX_CALL)
         # A call that fails is there as well: a few have changed something before.
         self._calls.append(f"called {call} -> {result}")
         if message.error:
@@ -166,13 +160,9 @@ class Tau2(ToolEnv):
         Raises:
           RuntimeError: there was no reset.
         """
-        self._check_begun("expert")
+        self._require_task("expert")
         calls = self._domain.right_calls(self._task_id)
         return [*(write_call(*call) for call in calls), self.write_answer(DONE)]
-
-    def _check_begun(self, method: str) -> None:
-        if self._task is None:
-            raise RuntimeError(f"{method}() needs a task: call reset() first")
 
     def likely_tools(self, sight: Sight) -> Mapping[str, Signature]:
         """Return tools with the values in sight that their arguments may have."""
@@ -184,22 +174,8 @@ class Tau2(ToolEnv):
         Raises:
           RuntimeError: there was no reset.
         """
-        self._check_begun("valid_actions")
+        self._require_task("valid_actions")
         return [*super().valid_actions(), self.write_answer(DONE)]
-
-
-def newest_lines(rows: Sequence[str], limit: int) -> list[str]:
-    """Return the last lines of at most `limit` characters, and how many come before."""
-    first, size = len(rows), 0
-    while first and size + len(rows[first - 1]) <= limit:
-        first -= 1
-        size += len(rows[first])
-    return [*([f"earlier calls {first}"] if first else []), *rows[first:]]
-
-
-def _shorten(text: str, limit: int) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= limit else f"{line[: limit - 3]}..."
 
 
 def _task(domain: Domain, task_id: str, split: str) -> Task:

@@ -22,7 +22,7 @@ except ImportError as error:
         "TextWorld's own games need pip install 'dreamgym[textworld]'"
     ) from error
 
-from dreamgym.envs.base import SPLITS, TextEnv
+from dreamgym.envs.base import SPLITS, TextEnv, task_to_start
 from dreamgym.envs.suites.twgames.engine import Engine, Reply
 from dreamgym.envs.suites.twgames.expert import MAX_PLAN, READ, plan_of
 from dreamgym.envs.suites.twgames.games import (
@@ -88,10 +88,7 @@ class TextWorldGames(TextEnv):
         """
         super().reset(seed=seed)
         self._open = False
-        task = (options or {}).get("task")
-        if task is None:
-            train = self.tasks("train")
-            task = train[int(self.np_random.integers(len(train)))]
+        task = task_to_start(self, options)
         game = self._game_of(task)
         self._files = self._make(game)
         self._reply, instruction = self._engine.start(self._files)

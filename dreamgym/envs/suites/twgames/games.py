@@ -40,7 +40,7 @@ The generator refuses some: those of a recipe with salt where everything is to b
 
 _NEXT_SEED = 10_000_000
 
-_SKILL = re.compile(r"(recipe|take|go)(\d+)|cook|cut|open|drop")
+_SKILL = re.compile(r"(recipe|take|go)(\d+)|cook|cut|open|drop", re.ASCII)
 _LEVEL = re.compile(r"level([1-9]\d*)", re.ASCII)
 
 
@@ -98,6 +98,7 @@ def recipe_settings(name: str) -> dict[str, Any]:
         "drop": False,
         "go": 1,
     }
+    skills = set[str]()
     for part in name.split("+"):
         match = _SKILL.fullmatch(part)
         if match is None:
@@ -106,7 +107,11 @@ def recipe_settings(name: str) -> dict[str, Any]:
                 "of recipeN, takeN, cook, cut, open, drop, goN, such as "
                 f"recipe2+take2+cook+cut+open+go6, got {part!r}"
             )
-        settings[match[1] or part] = int(match[2]) if match[1] else True
+        skill = match[1] or part
+        if skill in skills:
+            raise ValueError(f"{name!r}: expected each skill once, got {part!r} again")
+        skills.add(skill)
+        settings[skill] = int(match[2]) if match[1] else True
     if not 1 <= settings["recipe"] <= MAX_INGREDIENTS:
         raise ValueError(f"{name!r}: recipe must be 1 to {MAX_INGREDIENTS}")
     if settings["take"] > settings["recipe"]:

@@ -142,8 +142,11 @@ def _end(process: Any) -> None:
 
 
 def main() -> None:
-    """Make the games that the lines of standard input name; write how each went."""
-    answers = os.fdopen(os.dup(1), "w")
+    """Make the games that the lines of standard input name; write how each went.
+
+    It ends where nobody waits for the answers any more.
+    """
+    answers = os.dup(1)
     os.dup2(2, 1)  # what the package and its compilers print
     for line in sys.stdin:
         try:
@@ -151,8 +154,10 @@ def main() -> None:
             error = ""
         except (GameError, OSError) as failure:
             error = str(failure)
-        answers.write(f"{json.dumps(error)}\n")
-        answers.flush()
+        try:
+            os.write(answers, f"{json.dumps(error)}\n".encode())
+        except BrokenPipeError:  # whoever wanted the games was killed
+            return
 
 
 class Progress:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dreamgym import Task, TextEnv
-from dreamgym.envs import base, registry
+from dreamgym.envs import base, limits, registry
 from dreamgym.envs.adapters import mixture
 from dreamgym.envs.contract import checker
 from tests import doubles
@@ -14,6 +14,8 @@ from tests import doubles
 CORRIDOR = "tests.doubles:Corridor"
 SWITCH = "tests.dreamgym.envs.adapters.test_mixture:Switch"
 BLIND = "tests.dreamgym.envs.adapters.test_mixture:Blind"
+DECLARED = "tests.dreamgym.envs.adapters.test_mixture:Declared"
+LOST_EARLY = "tests.dreamgym.envs.adapters.test_mixture:LostEarly"
 
 
 class Blind(TextEnv):
@@ -104,13 +106,49 @@ def test_a_short_game_ends_at_its_own_limit():
     assert [s.truncated for s in steps] == [False, False, True]
 
 
+class Declared(doubles.Corridor):
+    max_episode_steps = doubles.STEPS
+
+
+class LostEarly(Declared):
+    """Calls it a limit where the fifth step loses."""
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        if self.steps == 5 and not terminated:
+            self.open, truncated = False, True
+        return obs, reward, terminated, truncated, info
+
+
+def test_each_task_has_the_limit_of_its_environment():
+    env = registry.make(f"mix:{DECLARED},{SWITCH},{CORRIDOR}")
+    declared = {
+        task.options["env"]: limits.step_limit_of(env, task)
+        for task in env.tasks("train")[:3]
+    }
+    assert declared == {DECLARED: doubles.STEPS, SWITCH: 3, CORRIDOR: None}
+    assert limits.declared_step_limit(env) is None
+    (task, *_) = doubles.tasks("train")
+    assert limits.step_limit_of(doubles.Corridor(), task) is None
+    assert limits.step_limit_of(Declared(), task) == doubles.STEPS
+
+
+@pytest.mark.parametrize(("other", "early"), [(DECLARED, False), (LOST_EARLY, True)])
+def test_only_ends_before_the_limit_of_an_environment_are_early(other, early):
+    report = checker.check(registry.make(f"mix:{other},{SWITCH}"))
+    places = [w.where for w in report.warnings if "before its limit" in w.what]
+    assert [place.startswith(f"task '{other}/") for place in places] == [True] * early
+
+
 def test_a_mixture_has_what_its_environments_have():
     both = registry.make(f"mix:{CORRIDOR},{SWITCH}")
     assert base.as_expert(both)
     assert base.as_valid_actions(both)
     assert not base.is_deterministic(both)
     assert not base.plans_from_any_state(both)
-    assert base.plans_from_any_state(registry.make("mix:tests.corridor:PlansAnywhere"))
+    anywhere = "mix:tests.corridor:PlansAnywhere"
+    assert base.plans_from_any_state(registry.make(anywhere))
+    assert not base.plans_from_any_state(registry.make(f"{anywhere},{CORRIDOR}"))
     assert both.max_copies == 3
     some = registry.make(f"mix:{SWITCH},{BLIND}")
     assert some.max_episode_steps == 3

@@ -12,23 +12,13 @@ from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker import multi_turn
 from dreamgym import Task
 from dreamgym.envs import base, registry
 from dreamgym.envs.suites import bfcl, bfcl_apis
+from tests.dreamgym.envs.suites.common import play
 
 pytestmark = pytest.mark.peer
 
 
 def tasks_of(env):
     return [task for split in base.SPLITS for task in env.tasks(split)]
-
-
-def play(env, task, actions):
-    """Play actions until the episode ends; return the steps."""
-    base.begin(env, task)
-    steps = []
-    for action in actions:
-        steps.append(base.take(env, action))
-        if steps[-1].terminated or steps[-1].truncated:
-            break
-    return steps
 
 
 @pytest.mark.parametrize("category", bfcl.CATEGORIES)
@@ -233,3 +223,15 @@ def test_a_missing_package_is_one_line(monkeypatch):
     with pytest.raises(ValueError, match=r"--no-deps bfcl-eval mpmath") as caught:
         registry.make("bfcl")
     assert "\n" not in str(caught.value)
+
+
+def test_states_are_bounded_however_many_calls_there_are():
+    env = registry.make("bfcl")
+    task = env.tasks("train")[0]
+    base.begin(env, task)
+    longest = max(env.valid_actions()[:-1], key=len)
+    for number in (1, 2):
+        step = base.take(env, "\n".join([longest] * 500))
+        called = [line for line in step.state if line.startswith("called ")]
+        assert f"earlier calls {500 * number - len(called)}" in step.state
+        assert 0 < sum(map(len, called)) <= bfcl.MAX_RESULTS

@@ -1,6 +1,7 @@
 """Assignments by hand: what makes no task, and what counts as solved."""
 
 import random
+import re
 from typing import Literal
 
 import pytest
@@ -234,6 +235,12 @@ def test_every_depth_can_be_drawn_of_every_scenario(depth):
         assert run_calls(functions, task.store, task.calls) != task.store or (
             task.answer is not None
         )
+        # "the only crate of depot Kire" is the only one.
+        lists = [c for c in task.calls if functions[c.tool].operation == "list"]
+        assert task.instruction.count("the only ") >= len(lists)
+        for call in lists:
+            text = functions[call.tool].run(copy_store(task.store), call.arguments)
+            assert re.fullmatch(r"[A-Z][a-z]+", text), task.instruction
 
 
 def test_scenarios_differ_by_seed_and_fit_together():

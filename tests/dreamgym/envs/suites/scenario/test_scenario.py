@@ -1,6 +1,7 @@
 """Tool environments from a seed: contract, splits, verifier, no win by silence."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -8,8 +9,10 @@ import pytest
 from dreamgym import Task
 from dreamgym.envs import base, registry
 from dreamgym.envs.contract import checker
+from dreamgym.envs.suites.scenario import env as scenario_env
 from dreamgym.envs.suites.scenario.assignments import DONE
 from dreamgym.envs.suites.scenario.entities import all_names
+from dreamgym.envs.suites.scenario.functions import write_value
 from worldmodel.text.tools.tool_calls import expected_calls, read_action, write_call
 
 SPECS = (
@@ -20,7 +23,14 @@ SPECS = (
 )
 
 
-@pytest.mark.parametrize("spec", [*SPECS[1:3], "mix:scenario:1,scenario:2*2"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *SPECS[1:3],
+        "mix:scenario:1,scenario:2*2",
+        "mix:scenario:1?depth=1,scenario:2?depth=4",  # of other step limits
+    ],
+)
 def test_they_keep_the_contract_without_a_warning(spec):
     report = checker.check(registry.make(spec), make=lambda: registry.make(spec))
     assert report.faults == (), report.text(spec)
@@ -162,6 +172,25 @@ def test_what_a_task_reads_is_a_reveal_and_stays_in_sight():
     assert env._text().splitlines()[0] == step.state[0]
 
 
+def test_states_are_bounded_however_many_calls_there_are():
+    env = registry.make("scenario:7")
+    base.begin(env, env.tasks("train")[0])
+    call = next(
+        action
+        for action in env.valid_actions()
+        if env._functions[read_action(action).calls[0].tool].operation == "list"
+    )
+    for number in (1, 2):
+        step = base.take(env, "\n".join([call] * 200))
+        called = [line for line in step.state if line.startswith("called ")]
+        assert step.state[0] == f"earlier calls {200 * number - len(called)}"
+        assert (
+            scenario_env.MAX_RESULTS - 100
+            < sum(map(len, called))
+            <= scenario_env.MAX_RESULTS
+        )
+
+
 def test_valid_actions_are_taken_and_name_what_was_seen():
     env = registry.make("scenario:2")
     rng = np.random.default_rng(0)
@@ -189,6 +218,12 @@ def test_typos_are_in_half_of_the_tasks_and_the_tasks_are_the_same():
     for a, b in pairs:
         assert (a.instruction == b.instruction) is (b.options["typos"] == 0)
         assert "typos" not in a.options
+        # What a call must have, and the answer `done`, are written as they are.
+        split, number = b.options["split"], b.options["number"]
+        calls = scenario_env._assignment(noisy.settings, split, number).calls
+        values = {write_value(v) for c in calls for v in c.arguments.values()} | {DONE}
+        words, noisy_words = (set(re.findall(r"\w+", t.instruction)) for t in (a, b))
+        assert words & values <= noisy_words
     number = next(i for i, count in enumerate(counts) if count)
     plans = []
     for env, task in zip((clean, noisy), pairs[number], strict=True):
@@ -211,9 +246,30 @@ def test_variations_are_new_tasks_of_the_same_depth():
         assert [base.take(env, a) for a in env.expert()][-1].success
 
 
+def test_what_is_held_out_is_no_variation(monkeypatch):
+    def held_out(settings, split, number):
+        return drawn(settings, "generated" if split == "dev" else split, number)
+
+    def numbers(tasks):
+        return [task.options["number"] for task in tasks]
+
+    env = registry.make("scenario:8")
+    task = env.tasks("train")[6]
+    before = numbers(env.variations(task, np.random.default_rng(0)))
+    # Let the third of them be a dev task as well.
+    drawn = scenario_env._assignment
+    monkeypatch.setattr(scenario_env, "_assignment", held_out)
+    split = {"dev": [before[2]], "test": []}
+    monkeypatch.setattr(scenario_env, "_distinct", lambda _: split)
+    after = numbers(env.variations(task, np.random.default_rng(0)))
+    assert after[:7] == [*before[:2], *before[3:]]
+    assert after[7] not in before
+
+
 @pytest.mark.parametrize(
     "name",
     [
+        "",
         "x",
         "-1",
         "1_0",

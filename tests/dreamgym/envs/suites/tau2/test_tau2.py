@@ -22,6 +22,7 @@ from dreamgym import Task
 from dreamgym.envs import base, registry
 from dreamgym.envs.suites.tau2 import env as tau2_env
 from dreamgym.envs.suites.tau2.domain import Episode
+from tests.dreamgym.envs.suites.common import play
 
 pytestmark = pytest.mark.peer
 
@@ -32,17 +33,6 @@ OFFICIAL = {
     AIRLINE: airline.get_environment,
     RETAIL: retail.get_environment,
 }
-
-
-def play(env, task, actions):
-    """Play actions until the episode ends; return the steps."""
-    base.begin(env, task)
-    steps = []
-    for action in actions:
-        steps.append(base.take(env, action))
-        if steps[-1].terminated or steps[-1].truncated:
-            break
-    return steps
 
 
 def plan_of(env, task):
@@ -203,15 +193,6 @@ def test_states_are_bounded():
     assert first == f"earlier calls {20 - shown}"
     step = base.take(env, env.call("get_details_by_id", id="X" * 3000))
     assert max(map(len, step.state)) <= domain.max_result + tau2_env.MAX_CALL + 20
-
-
-def test_newest_lines_by_hand():
-    rows = ["aaaa", "bb", "ccc"]
-    assert tau2_env.newest_lines(rows, 9) == rows
-    assert tau2_env.newest_lines(rows, 8) == ["earlier calls 1", "bb", "ccc"]
-    assert tau2_env.newest_lines(rows, 4) == ["earlier calls 2", "ccc"]
-    assert tau2_env.newest_lines(rows, 2) == ["earlier calls 3"]
-    assert tau2_env.newest_lines([], 2) == []
 
 
 def digest(seed=0, env_ids=("tau2", f"tau2:{RETAIL}")):

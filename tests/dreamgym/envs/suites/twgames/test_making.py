@@ -1,7 +1,10 @@
 """Games of TextWorld in the cache: made once, made again where broken, errors."""
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -94,6 +97,35 @@ def test_a_process_that_is_killed_is_a_lost_connection(monkeypatch):
     with pytest.raises(ConnectionError, match="ended: signal SIGKILL"):
         env.reset(options={"task": TASK})
     assert making.make_games([]) == {}  # the lock is free again
+
+
+COUNTING = """
+import sys
+from dreamgym.envs.suites.twgames import making
+making.compile_game = lambda game: print("made", game.seed, file=sys.stderr)
+making.main()
+"""
+
+
+@pytest.mark.parametrize(("waits", "made"), [(True, 2), (False, 1)])
+def test_a_process_ends_in_silence_where_nobody_waits_for_its_games(waits, made):
+    process = subprocess.Popen(
+        [sys.executable, "-c", COUNTING],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    answers = process.stdout
+    if not waits:
+        answers.close()
+        process.stdout = None
+    games_to_make = (GAME, GAME._replace(seed=1))
+    lines = "".join(f"{json.dumps(game)}\n" for game in games_to_make)
+    out, err = process.communicate(lines, timeout=60)
+    assert err.splitlines() == [f"made {seed}" for seed in range(made)]
+    assert process.returncode == 0
+    assert out == ('""\n' * 2 if waits else None)
 
 
 def test_the_generator_that_refuses_all_seeds_is_an_error(monkeypatch):

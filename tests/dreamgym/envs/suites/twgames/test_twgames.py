@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -230,6 +231,19 @@ def test_an_episode_ends_after_its_last_step(env):
     assert not steps[-1].success
 
 
+@pytest.mark.parametrize("last", ["burn", "win"])
+def test_an_end_at_the_last_step_is_no_truncation(env, last):
+    begin(env)
+    actions = env.expert()
+    if last == "burn":
+        number = next(i for i, a in enumerate(actions) if a.startswith("cook "))
+        actions = [*actions[: number + 1], actions[number]]
+    env.max_episode_steps = len(actions)
+    step = [base.take(env, action) for action in actions][-1]
+    assert (step.terminated, step.truncated) == (True, False)
+    assert step.success is (last == "win")
+
+
 TEXTS = """
 import json
 from dreamgym.envs import base, registry
@@ -294,6 +308,13 @@ def test_dev_and_test_games_have_foods_that_no_train_game_has():
         assert not any(foods & apart[other] for other in others)
 
 
+def test_the_request_for_a_coin_does_not_tell_the_way():
+    game, _ = described("level105", "train", 0, kind="coin")
+    request = Description.deserialize(json.loads(game)).objective
+    assert "coin" in request
+    assert not {"north", "south", "east", "west"} & set(re.findall(r"\w+", request))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -320,6 +341,10 @@ def test_a_task_that_names_no_game_is_refused(env, options, message):
         ("twcooking:recipe2+take3", "take must be at most recipe"),
         ("twcooking:recipe2+go7", "must be one of \\(1, 6, 9, 12\\)"),
         ("twcooking:recipe0", "recipe must be 1 to 5"),
+        ("twcooking:recipe1+cut+recipe2", "each skill once, got 'recipe2' again"),
+        ("twcooking:recipe1+cut+cut", "each skill once, got 'cut' again"),
+        ("twcooking:recipe\u0663", "skills joined by"),  # a digit of another script
+        ("twcooking:", "skills joined by"),
         ("twcoin:level301", "level201 to level233"),
         ("twcoin:level005", "expected level1 to level100"),
         ("twcoin:recipe1", "expected level1 to level100"),
