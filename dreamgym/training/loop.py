@@ -88,15 +88,7 @@ def train(
             state = state._replace(pending=None, transitions=transitions)
             rollouts, current = batch.rollouts, _with_params(policy, state.policy)
             # 2. Score them, where the rewards are not the environment's.
-            _load_reward_model(state, parts)
-            rescored = with_all_rewards(
-                rollouts,
-                config,
-                parts.score,
-                novelty=state.novelty,
-                goals=parts.goals,
-                subgoal_steps=policy.config.subgoal_steps,
-            )
+            rescored = _rescored(rollouts, policy, state, config, parts)
             auxiliary = _auxiliary_examples(
                 current, rollouts, config, parts, seed + state.update
             )
@@ -185,6 +177,25 @@ def _check_parts(
                 "devices that roll out must not learn, got for both: "
                 f"{sorted(map(str, shared))}"
             )
+
+
+def _rescored(
+    rollouts: Rollouts,
+    policy: Policy,
+    state: TrainingState,
+    config: LoopConfig,
+    parts: LoopParts,
+) -> Rollouts:
+    """Return the rollouts with the rewards that the policy learns from."""
+    _load_reward_model(state, parts)
+    return with_all_rewards(
+        rollouts,
+        config,
+        parts.score,
+        novelty=state.novelty,
+        goals=parts.goals,
+        subgoal_steps=policy.config.subgoal_steps,
+    )
 
 
 def _following(state: TrainingState, metrics: Mapping[str, float]) -> TrainingState:
