@@ -17,6 +17,7 @@ from dreamgym.serving.config import ServingConfig
 from dreamgym.serving.guard import LOOPBACK, Guard, check_binding
 from dreamgym.serving.messages import MAX_MESSAGE_BYTES
 from dreamgym.serving.observability import Metrics, log_event
+from dreamgym.serving.protocol import BoundedProtocol
 from dreamgym.serving.worlds import World
 
 PING_SECONDS = 20.0
@@ -58,8 +59,11 @@ class GracefulServer(uvicorn.Server):
                 guard,
                 host=host,
                 port=port,
-                ws="websockets-sansio",
+                ws=BoundedProtocol,
                 ws_max_size=MAX_MESSAGE_BYTES,
+                # A few bytes would become a message of the largest size, and a packet
+                # of them hundreds of megabytes.
+                ws_per_message_deflate=False,
                 ws_ping_interval=PING_SECONDS,
                 ws_ping_timeout=PING_SECONDS,
                 log_config=None,
