@@ -1,16 +1,20 @@
 """Damaged input to everything that reads what others wrote (scripts/fuzz.py).
 
-The kept inputs were findings once. The same hundred damages of each reader are tried
-every time: they are too few to find much, and CI runs the script for longer.
+The kept inputs were findings once, or are the worst that came to mind: each reader has
+one. The same hundred damages of each reader are tried every time: they are too few to
+find much, and CI runs the script for longer.
 """
 
 import importlib.util
+import io
+import math
 import sys
 from pathlib import Path
 
 import pytest
 
 PATH = Path(__file__).parents[1] / "scripts" / "fuzz.py"
+sys.path.append(str(PATH.parent))  # where the script finds fuzz_readers
 _spec = importlib.util.spec_from_file_location("fuzz", PATH)
 assert _spec is not None
 assert _spec.loader is not None
@@ -18,6 +22,7 @@ fuzz = importlib.util.module_from_spec(_spec)
 sys.modules["fuzz"] = fuzz
 _spec.loader.exec_module(fuzz)
 READERS = fuzz.readers()
+fuzz_readers = sys.modules[fuzz.readers.__module__]
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -31,11 +36,13 @@ def test_a_reader_takes_its_inputs_and_refuses_what_is_damaged(name):
 
 
 def test_the_corpus_is_replayed():
-    names = {name.replace(" ", "_") for name in READERS}
+    names = {name.replace(" ", "_") for name in (*READERS, *fuzz_readers.FRAME_READERS)}
     folders = [path for path in fuzz.CORPUS.iterdir() if path.is_dir()]
-    assert folders
-    assert {path.name for path in folders} <= names
+    assert {path.name for path in folders} == names  # each reader has a kept input
     assert all(fuzz.kept_inputs(path.name) for path in folders)
+    for name, reader in READERS.items():
+        for data in fuzz.kept_inputs(name):
+            assert fuzz.problem_of(reader, data) == "", (name, data[:200])
 
 
 def test_what_a_reader_does_wrong_is_found_and_kept(tmp_path):
@@ -53,7 +60,44 @@ def test_what_a_reader_does_wrong_is_found_and_kept(tmp_path):
     assert path.read_bytes() == findings[0].data
     count, again = fuzz.fuzz("mine", reader, seconds=0.0, seed=0, corpus=tmp_path)
     assert (count, len(again)) == (2, 1)
+    printed = fuzz.text_of(findings[0].data)
+    assert fuzz.data_of(printed) == findings[0].data
     long = fuzz.Reader(
         [b"a"], lambda _: (_ for _ in ()).throw(ValueError("x" * 30_000))
     )
     assert "characters" in fuzz.problem_of(long, b"a")
+
+
+def test_a_finding_is_kept_from_the_text_of_a_log(tmp_path, monkeypatch, capsys):
+    """A log is what is left of a machine of CI."""
+
+    def read(data):
+        if b"q" in data:
+            raise KeyError(data)
+
+    reader = fuzz.Reader([b'{"a": "q"}'], read)
+    monkeypatch.setattr(fuzz, "readers", lambda: {"mine": reader})
+    monkeypatch.setattr(fuzz, "keep", lambda f, keep=fuzz.keep: keep(f, tmp_path))
+    monkeypatch.setattr(sys, "argv", ["fuzz.py", "--seed", "0", "--inputs", "3"])
+    with pytest.raises(SystemExit) as end:
+        fuzz.main()
+    assert end.value.code == 1
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    text = lines[lines.index('KeyError: b\'{"a": "q"}\'') + 2]
+    for path in tmp_path.rglob("*"):
+        path.is_file() and path.unlink()
+    monkeypatch.setattr(sys, "argv", ["fuzz.py", "--keep", "mine"])
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{text}\n"))
+    fuzz.main()
+    assert fuzz.kept_inputs("mine", tmp_path) == [reader.inputs[0]]
+
+
+def test_a_number_of_inputs_and_a_seed_are_the_same_search():
+    def trace(seed):
+        seen = []
+        reader = fuzz.Reader([b'{"a": [1, 2]}', b"xyz"], seen.append)
+        fuzz.fuzz("mine", reader, seconds=math.inf, seed=seed, limit=50)
+        return seen
+
+    assert trace(0) == trace(0)
+    assert trace(0) != trace(1)

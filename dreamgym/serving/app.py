@@ -34,9 +34,9 @@ from dreamgym.serving.messages import (
     State,
     StateMessage,
     StepRequest,
+    answer_json_rpc,
     check_action,
     json_rpc,
-    json_rpc_error,
     parse_message,
 )
 from dreamgym.serving.observability import Metrics, log_event
@@ -125,11 +125,7 @@ def _add_pages(
 
     @app.post("/mcp")
     async def mcp(request: Request) -> JSONResponse:
-        try:
-            value = json.loads(await request.body())
-        except (ValueError, RecursionError):
-            return JSONResponse(json_rpc_error(-32700, "Parse error"))
-        return JSONResponse(json_rpc(value))
+        return JSONResponse(answer_json_rpc(await request.body()))
 
 
 def _add_http_episodes(app: FastAPI, table: SessionTable) -> None:

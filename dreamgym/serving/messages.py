@@ -169,6 +169,15 @@ def invalid(error: ValidationError) -> Refused:
     return Refused("VALIDATION_ERROR", "invalid_message", message, errors=rows[:5])
 
 
+def answer_json_rpc(body: bytes) -> dict[str, Any]:
+    """Return the answer to the body of a request by JSON-RPC, whatever it holds."""
+    try:
+        request = json.loads(body)
+    except (ValueError, RecursionError):
+        return json_rpc_error(-32700, "Parse error")
+    return json_rpc(request)
+
+
 def json_rpc(request: Any) -> dict[str, Any]:
     """Return the answer to a JSON-RPC request: always an error, there are no tools."""
     valid = (

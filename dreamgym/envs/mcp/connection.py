@@ -14,9 +14,17 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from dreamgym.envs.failures import EnvironmentTimeout
+from dreamgym.envs.mcp.messages import (
+    ToolDescription,
+    ToolError,
+    parse_line,
+    parse_result,
+    parse_tools,
+    result_text,
+)
 
 PROTOCOL_VERSION = "2025-06-18"
 START_SECONDS = 120.0
@@ -25,8 +33,6 @@ STOP_SECONDS = 2.0
 """Seconds after which a server that does not stop is told to by a signal."""
 MAX_LINE_BYTES = 8_000_000
 """Bytes of a message, at most."""
-MAX_RESULT = 20_000
-"""Characters of a result, at most; what is longer is cut, and the result says so."""
 MAX_TOOLS = 1_000
 """Tools of a server, at most."""
 INHERITED = (
@@ -37,18 +43,6 @@ INHERITED = (
 would show to the agent and write into episodes."""
 LOG_VARIABLE = "DREAMGYM_MCP_LOG"
 """The environment variable that lets the messages of servers through to stderr."""
-
-
-class ToolError(ValueError):
-    """A tool answered with an error: the agent reads it."""
-
-
-class ToolDescription(NamedTuple):
-    """A tool as its server describes it; `schema` is the JSON schema of arguments."""
-
-    name: str
-    description: str
-    schema: Mapping[str, Any]
 
 
 class McpSession:
@@ -116,18 +110,11 @@ class McpSession:
         tools, page = list[ToolDescription](), {}
         while True:
             result = self._request("tools/list", page, self._seconds)
-            rows = result.get("tools") or ()
-            for row in rows:
-                if not isinstance(row, dict) or not isinstance(row.get("name"), str):
-                    raise ConnectionError(f"{self._name}: a tool without a name")
-                schema = row.get("inputSchema")
-                tools.append(
-                    ToolDescription(
-                        row["name"],
-                        str(row.get("description") or ""),
-                        schema if isinstance(schema, dict) else {},
-                    )
-                )
+            try:
+                rows = parse_tools(result)
+            except ConnectionError as error:
+                raise ConnectionError(f"{self._name}: {error}") from None
+            tools += rows
             cursor = result.get("nextCursor")
             if not cursor or not rows or len(tools) > MAX_TOOLS:
                 return tools[:MAX_TOOLS]
@@ -142,16 +129,7 @@ class McpSession:
           EnvironmentTimeout: it does not answer in time.
         """
         parameters = {"name": name, "arguments": dict(arguments)}
-        result = self._request("tools/call", parameters, self._seconds)
-        content = result.get("content")
-        parts = [p for p in content if isinstance(p, dict)] if content else []
-        texts = [str(p.get("text", f"({p.get('type')})")) for p in parts]
-        text = "\n".join(texts)
-        if len(text) > MAX_RESULT:
-            text = f"{text[:MAX_RESULT]}\n({len(text) - MAX_RESULT} more characters)"
-        if result.get("isError"):
-            raise ToolError(text or "the call failed")
-        return text
+        return result_text(self._request("tools/call", parameters, self._seconds))
 
     def close(self, *, at_once: bool = False) -> None:
         """Stop the server and what it has started: end its input, then by signals.
@@ -190,12 +168,10 @@ class McpSession:
                 raise self._end()
             if answer.get("id") != self._last_id:
                 continue  # a late answer to a request that was given up
-            if isinstance(error := answer.get("error"), dict):
-                raise ToolError(str(error.get("message", "refused"))[:MAX_RESULT])
-            result = answer.get("result")
-            if not isinstance(result, dict):
-                raise ConnectionError(f"{self._name}: {method} has no result")
-            return result
+            try:
+                return parse_result(answer)
+            except ConnectionError as error:
+                raise ConnectionError(f"{self._name}: {method}: {error}") from None
 
     def _end(self) -> ConnectionError:
         """Return the error of a server that has closed its output."""
@@ -221,13 +197,13 @@ class McpSession:
         """Collect answers until the output ends; answer the server's own requests."""
         with contextlib.suppress(OSError, ValueError):
             while line := output.readline(MAX_LINE_BYTES):
+                # What a server asks for may end it, or be what JSON cannot write back.
                 with contextlib.suppress(ValueError, RecursionError, ConnectionError):
-                    self._receive(json.loads(line))
+                    if (message := parse_line(line)) is not None:
+                        self._receive(message)
         self._answers.put(None)
 
-    def _receive(self, message: Any) -> None:
-        if not isinstance(message, dict):
-            return
+    def _receive(self, message: dict[str, Any]) -> None:
         if "method" not in message:
             self._answers.put(message)
         elif message["method"] == "ping":

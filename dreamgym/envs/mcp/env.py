@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from dreamgym.envs.mcp.connection import McpSession, ToolError
+from dreamgym.envs.mcp.connection import McpSession
+from dreamgym.envs.mcp.messages import ToolError
 from dreamgym.envs.mcp.task_file import TaskFile, call_of, read_task_file
 from dreamgym.envs.tools.signatures import Signature
 from dreamgym.envs.tools.tool_env import ToolEnv

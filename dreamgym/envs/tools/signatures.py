@@ -111,9 +111,21 @@ class Signature:
 
         What the schema says beyond types is left to the tool itself. Of the description
         the first sentence is kept.
+
+        Raises:
+          ValueError: the schema is not one of arguments by name, or too deep.
         """
         properties = schema.get("properties") or {}
         required = schema.get("required") or []
+        if not isinstance(properties, Mapping) or not isinstance(required, list):
+            raise ValueError(
+                f"tool {name!r:.60}: expected 'properties' that are an object and "
+                "'required' that is a list"
+            )
+        try:
+            hints = {n: schema_hint(value) for n, value in properties.items()}
+        except RecursionError:
+            raise ValueError(f"tool {name!r:.60}: its schema is too deep") from None
         names = sorted(properties, key=lambda name: name not in required)
         defaults = {
             name: prop["default"]
@@ -124,7 +136,7 @@ class Signature:
             name,
             _SENTENCE_END.split(description.strip().split("\n")[0])[0].rstrip("."),
             {n: Argument(n in required, defaults.get(n)) for n in names},
-            {n: schema_hint(properties[n]) for n in names},
+            {n: hints[n] for n in names},
         )
 
     def __str__(self) -> str:
@@ -253,11 +265,13 @@ def schema_hint(schema: Any) -> Any:
     """Return the type hint of a JSON schema; any value where it is of another kind."""
     schema = schema if isinstance(schema, Mapping) else {}
     choices = schema.get("enum") or ([schema["const"]] if "const" in schema else [])
+    choices = choices if isinstance(choices, list) else []
     if choices and all(isinstance(c, str | int | bool) for c in choices):
         return Literal[tuple(choices)]  # type: ignore[valid-type]
     parts = schema.get("anyOf") or schema.get("oneOf")
     kind = schema.get("type")
-    if isinstance(kind, list):
+    parts = parts if isinstance(parts, list) else []
+    if isinstance(kind, list) and not parts:
         parts = [{**schema, "type": k} for k in kind]
     if parts:
         return functools.reduce(operator.or_, map(schema_hint, parts))

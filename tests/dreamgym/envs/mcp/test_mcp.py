@@ -18,7 +18,8 @@ from dreamgym.envs import base, registry
 from dreamgym.envs.contract import checker
 from dreamgym.envs.failures import EnvironmentTimeout
 from dreamgym.envs.mcp import task_file
-from dreamgym.envs.mcp.connection import McpSession, ToolError
+from dreamgym.envs.mcp.connection import McpSession
+from dreamgym.envs.mcp.messages import ToolError
 from dreamgym.envs.mcp.task_file import read_task_file
 
 SERVER = Path(__file__).with_name("notes_server.py")
