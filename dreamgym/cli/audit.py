@@ -115,7 +115,8 @@ def _card(args: argparse.Namespace) -> None:
     from dreamgym.commands.audits.card import cards, table
     from dreamgym.run.directory import Run
 
-    print(table(cards(Run.open(args.run_dir))))
+    with Run.open(args.run_dir) as run:
+        print(table(cards(run)))
 
 
 def _robustness(args: argparse.Namespace) -> None:
@@ -125,8 +126,8 @@ def _robustness(args: argparse.Namespace) -> None:
 
     tune_process()
     kinds = [kind for kind in args.perturb.split(",") if kind]
-    run = Run.open(args.run_dir)
-    print(table(robustness(run, args.policy, kinds, args.rate)))
+    with Run.open(args.run_dir) as run:
+        print(table(robustness(run, args.policy, kinds, args.rate)))
 
 
 def _transfer_matrix(args: argparse.Namespace) -> None:
@@ -207,4 +208,5 @@ def _report(args: argparse.Namespace) -> None:
         path = run.path("results.json")
         raise RecordError(f"{path}: no results of a run ({error!r})") from None
     tune_process()
-    print(f"report: {write_report(run, results)}")
+    with run:  # the table is for all to read, also while another command runs
+        print(f"report: {write_report(run, results)}")

@@ -120,6 +120,7 @@ def print_estimate(
 
     Raises:
       RunError: the directory has a run of other settings, or the disk is too small.
+      BlockingIOError: another command works in the directory.
     """
     from dreamgym.build.chat import check_server
     from dreamgym.commands import estimate
@@ -138,7 +139,7 @@ def print_estimate(
         return
     tune_process()
     try:
-        with progress_bar(1, "estimate", "measurement"):
+        with run, progress_bar(1, "estimate", "measurement"):
             result, pays = _estimate_of(config, mesh, fine_tune=fine_tune, run=run)
     except ChatError as error:
         print(f"estimate: none, the server did not answer: {error}", file=sys.stderr)
@@ -169,7 +170,7 @@ def print_study_estimate(study: Any, root: Path) -> None:
             continue
         fine_tune = bool(study.curves) or study.last_stage == "transfer"
         run = Run(cell_root(root, config), config)
-        with progress_bar(1, "estimate", "measurement"):
+        with run, progress_bar(1, "estimate", "measurement"):
             result, _ = _estimate_of(config, fine_tune=fine_tune, run=run)
         every.append(result)
         low, high = estimate.ranges(result, done)["seconds"]

@@ -198,21 +198,20 @@ def _fit(args: argparse.Namespace) -> None:
     from dreamgym.run.directory import Run
     from dreamgym.run.process import tune_process
 
-    run = Run.open(args.run_dir)
     changes = {
         "steps": args.steps,
         "preferences": args.pairs and str(args.pairs),
         "objective": args.objective,
     }
-    config = dataclasses.replace(
-        run.config.reward_model, **{k: v for k, v in changes.items() if v is not None}
-    )
-    tune_process()
-    earlier = run.numbers(rewards.STAGE)
-    numbers = rewards.fit(run, config)
-    if "components" in earlier:  # the classifier of tool use stays as it is
-        numbers = {**numbers, "components": earlier["components"]}
-    run.mark(rewards.STAGE, numbers)
+    changes = {k: v for k, v in changes.items() if v is not None}
+    with Run.open(args.run_dir) as run:
+        config = dataclasses.replace(run.config.reward_model, **changes)
+        tune_process()
+        earlier = run.numbers(rewards.STAGE)
+        numbers = rewards.fit(run, config)
+        if "components" in earlier:  # the classifier of tool use stays as it is
+            numbers = {**numbers, "components": earlier["components"]}
+        run.mark(rewards.STAGE, numbers)
     for line in rewards.report_lines(numbers):
         print(line)
     print(f"model: {args.run_dir / rewards.DIRECTORY}")

@@ -129,12 +129,11 @@ def _scorecard(args: argparse.Namespace) -> None:
     if args.episodes is not None:
         read_episodes(args.episodes)  # a bad file is said before anything is loaded
     tune_process()
-    run = Run.open(
-        args.run_dir, make_mesh(parse_mesh(args.mesh)) if args.mesh else None
-    )
-    entries, page = scorecard_command.full_scorecard(
-        run, args.episodes, args.limit, server
-    )
+    mesh = make_mesh(parse_mesh(args.mesh)) if args.mesh else None
+    with Run.open(args.run_dir, mesh) as run:
+        entries, page = scorecard_command.full_scorecard(
+            run, args.episodes, args.limit, server
+        )
     print(json.dumps(entries) if args.json else scorecard_page.table(entries))
     if not args.json:
         print(f"\npage: {page}")

@@ -45,15 +45,14 @@ def refit(
     config = dataclasses.replace(source.config, data=data, budget=BudgetConfig())
     with Run(root, config, source.mesh, track) as run:
         run_stages(run, STAGES, ["ensemble"])
-    _, dev = run_episodes.read(run)
-    scorecards = {
-        "source": run.config.data.base_run,
-        "before": _scorecard(
-            run_experience.load_experience(source), dev, run, "before"
-        ),
-        "after": _scorecard(run_experience.load_experience(run), dev, run, "after"),
-    }
-    run.write_json("refit.json", scorecards)
+        _, dev = run_episodes.read(run)
+        before, after = map(run_experience.load_experience, (source, run))
+        scorecards = {
+            "source": run.config.data.base_run,
+            "before": _scorecard(before, dev, run, "before"),
+            "after": _scorecard(after, dev, run, "after"),
+        }
+        run.write_json("refit.json", scorecards)
     return scorecards
 
 
