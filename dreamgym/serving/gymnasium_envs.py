@@ -23,13 +23,14 @@ from dreamgym.envs.dream import (
 from dreamgym.envs.spaces import AnyText
 from dreamgym.run.directory import Run
 from dreamgym.serving.dream import Dream, load_dream
+from worldmodel.data.checksums import file_sum
 from worldmodel.data.records import Task
 
 
 @functools.lru_cache(maxsize=4)
-def _loaded(run: Path, changed: int) -> Dream:
-    """Return the dream of a run; `changed` is when its manifest last changed."""
-    del changed  # part of the key
+def _loaded(run: Path, marker: str) -> Dream:
+    """Return the dream of a run; `marker` is that of its fitted experience model."""
+    del marker  # part of the key
     return load_dream(Run.open(run))
 
 
@@ -41,8 +42,7 @@ def _dream_of(run: str | Path) -> Dream:
     """
     path = Path(run).resolve()
     marker = path / "stages" / "fidelity.json"
-    changed = marker.stat().st_mtime_ns if marker.is_file() else 0
-    return _loaded(path, changed)
+    return _loaded(path, file_sum(marker) if marker.is_file() else "")
 
 
 def make_dream(*, run: str | Path, split: str = "") -> DreamEnv:

@@ -31,7 +31,7 @@ def body(run: Run, policy: str) -> dict[str, Any]:
     if plan_of(run, policy).method == "none":
         return _numbers(policy, play_test_games(run, policy))
     player, begin = load_player(run, policy), time.perf_counter()
-    played = play_test_games(run, policy, player=player)
+    played = play_test_games(run, policy, load=lambda: player)
     seconds = time.perf_counter() - begin
     assert isinstance(player, PlanningPolicy)
     counts, steps = player.counts, sum(len(t.episode.transitions) for t in played)

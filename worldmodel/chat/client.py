@@ -279,7 +279,8 @@ class ChatClient:
                 if unavailable
                 else ChatRefused(message, status)
             )
-        retry_after = _seconds(response.headers.get("retry-after"))
+        headers = response.headers
+        retry_after = _seconds(headers.get("retry-after"), headers.get("date"))
         return _Attempt(reply, _is_transient(reply), retry_after)
 
     def _safe(self, foreign: str) -> str:
@@ -342,14 +343,23 @@ def _refuses_options(reply: ChatReply | ChatError) -> bool:
     return isinstance(reply, ChatRefused) and reply.status in (400, 422)
 
 
-def _seconds(header: str | None) -> float | None:
-    """Return the seconds of a Retry-After header (a number or a date), or None."""
+def _seconds(header: str | None, date: str | None = None) -> float | None:
+    """Return the seconds of a Retry-After header (a number or a date), or None.
+
+    Args:
+      date: the header Date of the same answer. A date to wait for is one of the
+        server's clock, which ours need not agree with.
+    """
     if header is None:
         return None
     if re.fullmatch(r"[0-9]{1,9}", header.strip()):
         return float(header)
     try:
-        when = email.utils.parsedate_to_datetime(header)
-        return max(when.timestamp() - time.time(), 0.0)
+        end = email.utils.parsedate_to_datetime(header).timestamp()
     except (ValueError, OverflowError):
         return None
+    try:
+        start = email.utils.parsedate_to_datetime(date or "").timestamp()
+    except (ValueError, OverflowError):
+        start = time.time()
+    return max(end - start, 0.0)

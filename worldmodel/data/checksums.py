@@ -13,7 +13,7 @@ NAME = "checksums.json"
 
 def write_checksums(directory: Path, files: Iterable[Path]) -> None:
     """Write the SHA-256 of files of a directory into its checksums.json."""
-    sums = {f.relative_to(directory).as_posix(): _digest(f) for f in sorted(files)}
+    sums = {f.relative_to(directory).as_posix(): file_sum(f) for f in sorted(files)}
     with atomic_write(directory / NAME) as file:
         json.dump(sums, file, indent=2)
 
@@ -34,13 +34,26 @@ def verify_checksums(directory: Path) -> None:
             raise RecordError(f"{path}: {name!r} is outside of the directory")
         if not file.is_file():
             raise FileNotFoundError(f"{file}: no such file, but {NAME} names it")
-        if _digest(file) != expected:
+        if file_sum(file) != expected:
             raise RecordError(
                 f"{file}: damaged or edited: its SHA-256 is not that of {NAME} "
                 f"(remove {path} if you changed the file on purpose)"
             )
 
 
-def _digest(path: Path) -> str:
+def directory_sums(directory: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file of a directory: of its checksums.json, if any.
+
+    A directory that is missing has no files.
+    """
+    path = directory / NAME
+    if path.is_file():
+        return read_json_object(path)
+    files = sorted(f for f in directory.rglob("*") if f.is_file())
+    return {f.relative_to(directory).as_posix(): file_sum(f) for f in files}
+
+
+def file_sum(path: Path) -> str:
+    """Return the SHA-256 of a file as hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -133,21 +133,23 @@ def play_test_games(
     tasks: Sequence[Task] | None = None,
     folder: str = "test",
     make: Callable[[], gymnasium.Env] | None = None,
-    player: Policy | PlanningPolicy | None = None,
+    load: Callable[[], Policy | PlanningPolicy] | None = None,
+    again: bool = False,
 ) -> list[Trajectory]:
     """Play test tasks with a policy; return the trajectories.
 
     By default these are the run's test tasks, recorded in test/POLICY.jsonl. A file
-    that holds exactly these tasks is not played again. `make` makes the environment,
-    and `player` plays in place of the run's policy of this name.
+    that holds exactly these tasks is not played `again`, unless that is asked for.
+    `make` makes the environment, and `load` loads what plays in place of the run's
+    policy of this name.
 
     Raises:
       EnvironmentDown: the environment failed in every episode; no file is written.
     """
     path = run.path(f"{folder}/{policy}.jsonl")
     tasks = test_tasks(run) if tasks is None else tasks
-    if not _has_played(path, tasks):
-        player = load_player(run, policy) if player is None else player
+    if again or not _has_played(path, tasks):
+        player = load_player(run, policy) if load is None else load()
         envs = real_envs(run, make=make)
         try:
             with (

@@ -9,6 +9,7 @@ from typing import Any
 
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.build.real import environments
+from dreamgym.build.real.audit_games import play_audit_games
 from dreamgym.commands.results import paired_differences
 from dreamgym.evaluation import evaluate
 from dreamgym.evaluation.report import games_text, interval_text, percentage
@@ -49,26 +50,14 @@ def play_games(
     """Play `count` test tasks after the `first` with each policy, and return the games.
 
     They are recorded in confirmation/POLICY.jsonl, and are not played again where as
-    many are asked for. Where the environment has fewer tasks, these are played.
+    many are asked for, unless the policy has changed since. Where the environment has
+    fewer tasks, these are played.
 
     Raises:
       RunError: no task is left.
     """
     tasks = environments.confirmation_tasks(run, first, count)
-    for name in policies:
-        _drop_games_of_an_older_policy(run, name)
-    return {
-        name: environments.play_test_games(run, name, tasks, FOLDER)
-        for name in policies
-    }
-
-
-def _drop_games_of_an_older_policy(run: Run, name: str) -> None:
-    """Remove games that are older than the policy's own test games."""
-    games, test = (run.path(f"{f}/{name}.jsonl") for f in (FOLDER, "test"))
-    if games.is_file() and test.is_file():
-        if games.stat().st_mtime_ns < test.stat().st_mtime_ns:
-            games.unlink()
+    return {name: play_audit_games(run, name, tasks, FOLDER) for name in policies}
 
 
 def confirm(run: Run, count: int, chosen: Sequence[str] = ()) -> dict[str, Any]:

@@ -12,12 +12,8 @@ from typing import Any
 from curriculum.renaming import entities
 from dreamgym.agent import floors
 from dreamgym.agent.rollout import Trajectory
-from dreamgym.build.real.environments import (
-    TEST_SEED,
-    make_env,
-    play_test_games,
-    test_tasks,
-)
+from dreamgym.build.real.audit_games import play_audit_games
+from dreamgym.build.real.environments import TEST_SEED, make_env, test_tasks
 from dreamgym.build.real.step_limit import step_limit
 from dreamgym.envs import base
 from dreamgym.envs.perturbations import PERTURBATIONS, PerturbedEnv
@@ -87,7 +83,7 @@ def _play(
     env, changed = _perturbed_env(run, kind, names, rate, tasks)
     env.close()
     folder = f"robustness/{kind}-{rate:g}"
-    return play_test_games(
+    return play_audit_games(
         run,
         policy,
         changed,

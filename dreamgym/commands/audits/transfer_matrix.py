@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.build.planning import PLANNER, load_player
-from dreamgym.build.real.environments import play_test_games, test_tasks
+from dreamgym.build.real.audit_games import play_audit_games
+from dreamgym.build.real.environments import test_tasks
 from dreamgym.evaluation import evaluate
 from dreamgym.evaluation.report import percentage
 from dreamgym.evaluation.statistics import difference_text
@@ -43,9 +44,9 @@ def transfer_matrix(
     """Let a policy of each run play the test games of every run.
 
     The games are recorded in RUN/visitors/, and are not played again where as many are
-    asked for. The result holds,
-    of each of the `environments`, the `success` of every policy and its `difference` to
-    the policy that was trained there.
+    asked for, unless the policy has changed since. The result holds, of each of the
+    `environments`, the `success` of every policy and its `difference` to the policy
+    that was trained there.
 
     Args:
       policy: its name; by default the last one that each run has trained, without the
@@ -114,13 +115,14 @@ def _play(host: Run, visitor: Visitor, tasks: Sequence[Task]) -> list[Trajectory
     # Runs of one name and of equal settings lie in different places.
     place = content_hash([str(run.root.resolve()), run.config.digest()])[:8]
     folder = f"{FOLDER}/{run.root.name}-{place}"
-    games, weights = (
-        host.path(f"{folder}/{policy}.jsonl"),
-        run.path(f"policies/{policy}/config.json"),
+    return play_audit_games(
+        host,
+        policy,
+        tasks,
+        folder,
+        source=run,
+        load=lambda: load_player(run, policy),
     )
-    if games.is_file() and games.stat().st_mtime_ns < weights.stat().st_mtime_ns:
-        games.unlink()  # those of a policy that has been trained again since
-    return play_test_games(host, policy, tasks, folder, player=load_player(run, policy))
 
 
 def table(result: dict[str, Any]) -> str:

@@ -352,9 +352,17 @@ def test_a_machine_is_measured_once_for_each_setting(tmp_path, monkeypatch):
     mesh = make_mesh(parse_mesh("data=1"))
     assert timings.measure(tiny(), tmp_path, mesh).step == 1.0
     assert queries == [("micro", None), ("nano", mesh)]
-    for path in tmp_path.iterdir():
-        os.utime(path, (0, time.time() - timings.FRESH - 1))
-    assert timings.measure(tiny(), tmp_path).step == 1.0
+    for age in (timings.FRESH + 1, -timings.FRESH):  # too old, and of the future
+        monkeypatch.setattr(timings, "_step_seconds", lambda *_, age=age: age)
+        for path in tmp_path.iterdir():
+            os.utime(path, (0, time.time() - age))
+        assert timings.measure(tiny(), tmp_path).step == age
+        assert timings.measure(tiny(), tmp_path).step == age  # and now it is fresh
+    monkeypatch.setattr(timings, "_step_seconds", lambda *_: 2.0)
+    clock = time.time
+    for jump in (-2 * timings.FRESH, 2 * timings.FRESH):  # the clock is set
+        monkeypatch.setattr(time, "time", lambda jump=jump: clock() + jump)
+        assert timings.measure(tiny(), tmp_path).step == 2.0
 
 
 def test_a_mesh_is_measured_as_it_is():

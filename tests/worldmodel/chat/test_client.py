@@ -1,12 +1,15 @@
 import asyncio
+import email.utils
 import itertools
 import json
 import time
+import types
 
 import pytest
 
 from tests import chat_server
 from tests.chat_server import at_most, ok, serving, status
+from worldmodel.chat import client as chat_client
 from worldmodel.chat.client import ChatClient
 from worldmodel.chat.config import ChatConfig
 from worldmodel.chat.protocol import (
@@ -208,6 +211,20 @@ def test_retry_after_is_kept():
         assert one(client(server.url, backoff=100.0)).text == "a"
     with serving(status(429, Retry_After="soon"), ok("a")) as server:
         assert one(client(server.url)).text == "a"
+
+
+@pytest.mark.parametrize("days", [-1, 1])
+def test_a_date_to_wait_for_is_of_the_servers_clock(monkeypatch, days):
+    """A clock of ours that was set back would wait for a day, and so give up."""
+    clock = types.SimpleNamespace(
+        monotonic=time.monotonic, time=lambda: time.time() + 86400 * days
+    )
+    monkeypatch.setattr(chat_client, "time", clock)
+    soon, late = (email.utils.formatdate(time.time() + s) for s in (0, 3600))
+    with serving(status(429, Retry_After=soon), ok("a")) as server, at_most(6):
+        assert one(client(server.url, backoff=100.0)).text == "a"
+    with serving(status(429, Retry_After=late), ok("a")) as server, at_most(6):
+        assert isinstance(one(client(server.url)), ChatRefused)
 
 
 @pytest.mark.parametrize("code", [301, 400, 401, 404, 422])
