@@ -305,7 +305,8 @@ def fill_disks(
     """Fill the disk of a run in each of its stages; print, and return the status."""
     reference = root / "reference"
     log = reference.with_suffix(".log").read_text(errors="replace")
-    stages = [match[1] for match in re.finditer(STAGE_LINE, log, re.MULTILINE)]
+    names = [match[1] for match in re.finditer(STAGE_LINE, log, re.MULTILINE)]
+    stages = [n for n in names if (reference / "stages" / f"{n}.json").is_file()]
     size = sum(p.stat().st_size for p in reference.rglob("*") if p.is_file())
     with Disk(root / "disk", SPARE * size) as disk:
         rows = fill_in_stages(command, disk, stages, rooms)

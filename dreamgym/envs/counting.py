@@ -49,7 +49,9 @@ class RealSteps:
         try:
             self._write(self.count + 1)
         except OSError as error:
-            raise EnvironmentDown(f"no step can be taken uncounted: {error}") from error
+            raise EnvironmentDown(
+                f"{self._path}: no step can be taken uncounted ({error})"
+            ) from error
         self.count += 1
 
     def _write(self, count: int) -> None:
