@@ -25,7 +25,7 @@ from dreamgym.envs import base, restarting
 from dreamgym.envs.vector import RealVectorEnv
 from worldmodel.data.records import Task
 
-HERE = ("local", 0)
+IN_PROCESS = ("local", 0)
 """The row of all copies in this process."""
 
 
@@ -53,7 +53,7 @@ def main() -> None:
     fleets = args.fleet.split(",")
     if not set(fleets) <= set(FLEETS):
         parser.error(f"--fleet must be of {FLEETS}, got {args.fleet!r}")
-    rows = [HERE, *((f, n) for f in fleets for n in counts if n)]
+    rows = [IN_PROCESS, *((f, n) for f in fleets for n in counts if n)]
     with_env = {
         (fleet, n): batch_of(
             EnvConfig(id=args.env, workers=n, fleet=fleet, worker_cpus=args.cpus),
@@ -62,7 +62,7 @@ def main() -> None:
         )
         for fleet, n in rows
     }
-    tasks = base.tasks_of(with_env[HERE].envs[0], args.env, "train", args.copies)
+    tasks = base.tasks_of(with_env[IN_PROCESS].envs[0], args.env, "train", args.copies)
     seconds: dict[tuple[str, int], list[float]] = {row: [] for row in rows}
     steps = 0
     for number in range(-1, args.rounds):  # the first one starts what starts slowly
@@ -79,7 +79,10 @@ def main() -> None:
             "workers": n,
             "steps/s": round(steps / median(times), 1),
             "ratio": round(
-                median([a / b for a, b in zip(seconds[HERE], times, strict=True)]), 2
+                median(
+                    [a / b for a, b in zip(seconds[IN_PROCESS], times, strict=True)]
+                ),
+                2,
             ),
         }
         for (fleet, n), times in seconds.items()
