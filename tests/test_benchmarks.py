@@ -100,21 +100,35 @@ def test_a_served_dream_outlives_clients_that_vanish(tmp_path):
     assert result["sessions at the end"] == 0
 
 
-@pytest.mark.slow
-def test_workers_are_measured():
+def measure_workers(*options):
     command = [sys.executable, SCRIPTS / "bench_workers.py", "--json"]
     env = ("--env", "tests.dreamgym.envs.workers.faults:Sleeping")
     done = subprocess.run(
-        [*command, *env, "--workers", "0,4", "--copies", "4", "--rounds", "1"],
+        [*command, *env, "--workers", "0,4", "--copies", "4", *options],
         capture_output=True,
         text=True,
         check=False,
         env=os.environ | {"PYTHONPATH": str(SCRIPTS.parent)},
     )
     assert done.returncode == 0, done.stderr
-    here, workers = json.loads(done.stdout)["rows"]
+    return json.loads(done.stdout)["rows"]
+
+
+@pytest.mark.slow
+def test_workers_are_measured():
+    here, workers = measure_workers("--rounds", "1")
     assert here["ratio"] == 1.0
     assert workers["ratio"] > 2.0  # they wait at the same time
+
+
+@pytest.mark.slow
+@pytest.mark.peer
+def test_actors_of_ray_are_measured_beside_workers():
+    pytest.importorskip("ray", reason="the extra ray is not installed")
+    rows = measure_workers("--rounds", "1", "--steps", "4", "--fleet", "local,ray")
+    names = [(row["fleet"], row["workers"]) for row in rows]
+    assert names == [("", 0), ("local", 4), ("ray", 4)]
+    assert all(row["ratio"] > 2.0 for row in rows[1:])
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from typing import Any
 import gymnasium
 
 from dreamgym.envs.base import starter
+from dreamgym.envs.failures import EnvironmentDown
 from worldmodel.data import processes
 
 
@@ -40,16 +41,26 @@ class RealSteps:
 
         Raises:
           BudgetSpent: the limit is reached; nothing is counted.
+          EnvironmentDown: the count cannot be written; nothing is counted. Another
+            error would be taken for one of the environment, which ends one game.
         """
         if self.left == 0:
             raise BudgetSpent(f"all {self.limit} real steps of this stage are taken")
+        try:
+            self._write(self.count + 1)
+        except OSError as error:
+            raise EnvironmentDown(
+                f"{self._path}: no step can be taken uncounted ({error})"
+            ) from error
         self.count += 1
+
+    def _write(self, count: int) -> None:
         if self._path is None or not processes.is_first_process():
             return
         if self._file < 0:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
-        os.pwrite(self._file, b"%d" % self.count, 0)
+        os.pwrite(self._file, b"%d" % count, 0)
 
     @contextlib.contextmanager
     def recorded(self, path: Path, limit: int | None = None) -> Iterator["RealSteps"]:

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# A run on one host of a Cloud TPU (v5e-8 or smaller). For a slice of several hosts, run the same
-# command on all workers with --distributed auto and a run directory on a shared disk.
+# A run on one host of a Cloud TPU (v5e-8 or smaller); tpu_slice.sh is for several hosts.
 #     scripts/launch/tpu.sh NAME ZONE --preset default
 # Creates the machine, copies this checkout, installs it, and runs; repeated, it goes on.
 # Delete the machine yourself:  gcloud compute tpus tpu-vm delete NAME --zone ZONE

@@ -234,6 +234,7 @@ def save_model(
     Low-rank additions are merged. On several hosts all of them call, the first writes.
 
     Raises:
+      OSError: a file cannot be written; a model that was there before still is.
       ValueError: the family has no name for a part of this decoder.
     """
     root, model = Path(directory), lora.merge(model)
@@ -285,7 +286,10 @@ def _write_shard(
 ) -> dict[str, int]:
     if writes:
         file = root / f".model-{number}.tmp"
-        save_file(tensors, file, metadata={"format": "pt"})
+        try:
+            save_file(tensors, file, metadata={"format": "pt"})
+        except SafetensorError as error:  # also where a disk is full
+            raise OSError(f"{file}: {error}") from error
     return {name: value.nbytes for name, value in tensors.items()}
 
 

@@ -8,6 +8,7 @@ docs/reference/episodes.md describes the fields.
 
 import contextlib
 import dataclasses
+import errno
 import gzip
 import itertools
 import json
@@ -326,6 +327,10 @@ def _replacement(path: Path) -> Iterator[Any]:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+    except OSError as error:
+        if error.errno == errno.ENOSPC and error.filename is None:
+            error.filename = str(path)  # which disk is full
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -183,7 +183,7 @@ class ReplayMemory:
         fresh.mkdir(parents=True)
         vectors = self._index.vectors()[: len(self)]
         # The oldest first, as `entries()` lists them: a loaded ring begins at slot 0.
-        np.save(fresh / "vectors.npy", np.roll(vectors, -self._oldest, axis=0))
+        _write_array(fresh / "vectors.npy", np.roll(vectors, -self._oldest, axis=0))
         if len(self):
             write_episodes(
                 fresh / "transitions.jsonl.gz",
@@ -257,3 +257,12 @@ def _vectors(path: Path) -> np.ndarray:
         return np.load(path)
     except (EOFError, ValueError) as error:
         raise RecordError(f"{path}: expected an array of vectors ({error})") from None
+
+
+def _write_array(path: Path, array: np.ndarray) -> None:
+    """Write what np.save writes, whose error would not say that the disk is full."""
+    array = np.ascontiguousarray(array)
+    with path.open("wb") as file:
+        header = np.lib.format.header_data_from_array_1_0(array)
+        np.lib.format.write_array_header_1_0(file, header)
+        file.write(array.data)

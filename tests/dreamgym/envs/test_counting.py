@@ -1,10 +1,13 @@
 """Real steps are counted where they are taken, on disk before anybody is told."""
 
+from pathlib import Path
+
 import pytest
 
 from dreamgym.agent.early_experience.branching import branch
-from dreamgym.envs import base
+from dreamgym.envs import base, restarting
 from dreamgym.envs.counting import BudgetSpent, CountedEnv, RealSteps
+from dreamgym.envs.failures import EnvironmentDown
 from dreamgym.envs.vector import MAX_BROKEN_IN_A_ROW, RealVectorEnv
 from tests import doubles
 from tests.ledger import ForkingLedger, Ledger
@@ -29,6 +32,19 @@ def test_a_count_outlives_what_counts(tmp_path):
     assert (again.count, path.read_text()) == (12, "12")
     again.add()  # nobody records now
     assert path.read_text() == "12"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="it is a full disk")
+def test_a_step_that_cannot_be_written_down_is_not_taken():
+    """It is no fault of the environment, so it is not one broken game of many."""
+    steps = RealSteps()
+    env = restarting.RestartingEnv(lambda: CountedEnv(Ledger(), steps))
+    batch = RealVectorEnv([env], max_steps=6)
+    with steps.recorded(Path("/dev/full")):
+        batch.reset(options={"tasks": [TASK]})
+        with pytest.raises(EnvironmentDown, match="No space left on device"):
+            batch.step(["go right"])
+    assert (steps.count, Ledger.taken) == (0, 0)
 
 
 def test_a_step_beyond_the_limit_is_refused_before_it_is_taken(tmp_path):

@@ -1,4 +1,5 @@
 import json
+import shutil
 import sys
 
 import jax
@@ -255,6 +256,18 @@ def test_the_temporary_file_is_gone(saved):
         "model.safetensors",
         "tokenizer.json",
     ]
+
+
+def test_a_model_that_finds_no_room_leaves_the_one_before(saved, tok, tmp_path):
+    root, model, logits = saved
+    shutil.copytree(root, tmp_path / "copy")
+    with (
+        helpers.file_size_limit(1000),
+        pytest.raises(OSError, match=r"model-0\.tmp: .*File too large"),
+    ):
+        weights.save_model(tmp_path / "copy", model, tok)
+    again, _ = weights.load_model(tmp_path / "copy")
+    np.testing.assert_array_equal(helpers.full_pass(again, IDS), logits)
 
 
 def test_sharded_files_are_one_model(saved, broken):

@@ -1,4 +1,5 @@
 import dataclasses
+import errno
 import gzip
 import itertools
 import json
@@ -477,3 +478,17 @@ def test_costs_are_kept_beside_the_rewards(tmp_path):
     (tmp_path / "bad.jsonl").write_text(bad)
     with pytest.raises(records.RecordError, match="costs"):
         records.read_episodes(tmp_path / "bad.jsonl")
+
+
+def test_a_full_disk_is_named_with_the_file(tmp_path):
+    path = tmp_path / "e.jsonl"
+    records.write_episodes(path, [helpers.lamp_and_door("old")])
+    before = path.read_bytes()
+    full = OSError(errno.ENOSPC, "No space left on device")  # as of write and fsync
+    with (
+        pytest.raises(OSError, match=r"No space left on device: '.*e\.jsonl'"),
+        records.atomic_write(path),
+    ):
+        raise full
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["e.jsonl"]

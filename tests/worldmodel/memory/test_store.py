@@ -184,6 +184,22 @@ def test_what_is_saved_answers_as_before(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["memory"]
 
 
+def test_a_memory_that_finds_no_room_leaves_the_one_before(tmp_path):
+    memory = stored(*STEPS)
+    memory.save(tmp_path / "memory")
+    saved = np.load(tmp_path / "memory" / "vectors.npy")
+    np.save(tmp_path / "plain.npy", saved)  # the same file as numpy's
+    plain = (tmp_path / "plain.npy").read_bytes()
+    assert (tmp_path / "memory" / "vectors.npy").read_bytes() == plain
+    with (
+        helpers.file_size_limit(1000),
+        pytest.raises(OSError, match="File too large"),  # and no "7 requested"
+    ):
+        memory.save(tmp_path / "memory")
+    loaded = ReplayMemory.load(tmp_path / "memory")
+    assert loaded.entries() == memory.entries()
+
+
 def test_vectors_are_read_back_only_for_their_encoder(tmp_path):
     stored(*STEPS).save(tmp_path / "m")
     other = Counted()

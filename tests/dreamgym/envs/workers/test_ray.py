@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from dreamgym.build.real.environments import instance_maker
 from dreamgym.config.stages import EnvConfig
 from dreamgym.envs import base, restarting, vector
 from dreamgym.envs.failures import EnvironmentTimeout
+from dreamgym.envs.workers import ray_actor
 from dreamgym.envs.workers.env import ray_env
 from tests import corridor
 
@@ -73,6 +75,37 @@ def test_faults_have_their_types(cluster):
     base.begin(env, task())
     with pytest.raises(ConnectionError, match="has ended"):
         base.take(env, "exit")
+
+
+def refusal(**needs):
+    """What an actor raises that finds no place within seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ray_actor, "START_SECONDS", 3.0)
+        with pytest.raises(ConnectionError, match="found no place") as error:
+            ray_env("tests.corridor:Corridor", **needs)
+    return str(error.value)
+
+
+def test_a_cluster_without_room_says_what_is_missing(cluster):
+    cluster.add_node(num_cpus=1)
+    text = refusal(cpus=2.0)
+    assert "within 3 s: it needs 2 processors and 0 GB" in text
+    assert "the cluster has 1 and" in text
+    assert "1 processors and 4096 GB" in refusal(memory_gb=4096.0)
+    # Those that found no place hold none.
+    env = ray_env("tests.corridor:Corridor")
+    assert episode(env) == episode(corridor.Corridor())
+    assert "the cluster has 0 and" in refusal()
+    env.close()
+
+
+def test_a_worker_waits_until_there_is_room(cluster):
+    cluster.add_node(num_cpus=1)
+    first = ray_env("tests.corridor:Corridor")
+    threading.Timer(2.0, first.close).start()
+    second = ray_env("tests.corridor:Corridor")
+    assert episode(second) == episode(corridor.Corridor())
+    second.close()
 
 
 def test_a_batch_outlives_the_loss_of_a_node(cluster):
