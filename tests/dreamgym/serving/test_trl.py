@@ -148,6 +148,13 @@ def changed(model, before):
     return any((v != before[k]).any() for k, v in model.state_dict().items())
 
 
+def served(kind, **limits):
+    """Serve the dream of the corridor, or the corridor itself, within a block."""
+    if kind == "dream":
+        return running_dream(**limits)
+    return running(real_world("tests.doubles:Corridor"), **limits)
+
+
 def text_updates(url, tok, folder):
     from datasets import Dataset
     from trl import GRPOTrainer
@@ -180,8 +187,7 @@ def text_updates(url, tok, folder):
 
 @pytest.mark.parametrize("kind", ["dream", "real"])
 def test_text_updates_in_either_world_through_the_same_code(kind, tok, tmp_path):
-    world = real_world("tests.doubles:Corridor")
-    with running_dream() if kind == "dream" else running(world) as server:
+    with served(kind) as server:
         moved, seen = text_updates(server.url, tok, tmp_path)
         server.wait_for_sessions(0)
         begun = server.metric("dreamgym_episodes_begun_total")
@@ -213,12 +219,13 @@ def test_an_episode_that_breaks_has_no_reward(tok):
     assert out["env_reward"] == [None, None]
 
 
-def test_tool_calls_update_the_policy_in_a_dream(tok, tmp_path):
+def tool_updates(url, tok, folder):
     from datasets import Dataset
     from transformers.utils import get_json_schema
     from trl import GRPOTrainer
 
     names, model = code_of("dream_tools.py"), blank_model(tok)
+    names["Dream"].__init__.__globals__["URL"] = url
     schema = get_json_schema(names["Dream"].act)
     schema["function"]["parameters"]["properties"].pop("self", None)
     state = "take the coin\n" + "\n".join(doubles.start_state(1, 2, 3))
@@ -234,24 +241,27 @@ def test_tool_calls_update_the_policy_in_a_dream(tok, tmp_path):
     rows = [
         {"prompt": [{"role": "user", "content": ""}], "seed": n % 2} for n in range(16)
     ]
-    with running_dream(max_sessions=16) as server:
-        names["Dream"].__init__.__globals__["URL"] = server.url
-        trainer = GRPOTrainer(
-            model=model,
-            processing_class=tok,
-            train_dataset=Dataset.from_list(rows),
-            args=settings(
-                tmp_path, max_completion_length=200, max_tool_calling_iterations=2
-            ),
-            environment_factory=names["Dream"],
-        )
-        trainer.train()
+    trainer = GRPOTrainer(
+        model=model,
+        processing_class=tok,
+        train_dataset=Dataset.from_list(rows),
+        args=settings(folder, max_completion_length=200, max_tool_calling_iterations=2),
+        environment_factory=names["Dream"],
+    )
+    trainer.train()
+    assert trainer.state.global_step == 2
+    for environment in trainer.environments:
+        environment._socket.__exit__(None, None, None)
+    return changed(model, before)
+
+
+@pytest.mark.parametrize("kind", ["dream", "real"])
+def test_tool_calls_update_in_either_world_through_the_same_code(kind, tok, tmp_path):
+    with served(kind, max_sessions=16) as server:
+        moved = tool_updates(server.url, tok, tmp_path)
+        server.wait_for_sessions(0)
         steps = server.metric("dreamgym_step_seconds_count")
         begun = server.metric("dreamgym_episodes_begun_total")
-        for environment in trainer.environments:
-            environment._socket.__exit__(None, None, None)
-        server.wait_for_sessions(0)
-    assert trainer.state.global_step == 2
+    assert moved
     assert begun >= 8
     assert steps > 0
-    assert changed(model, before)

@@ -1,4 +1,4 @@
-"""A verifiers environment plays a served environment: the code of its page.
+"""A verifiers environment plays a served dream or environment: the code of its page.
 
 verifiers cannot be installed beside the extra peers (its pin of mcp), so its Python is
 another one: DREAMGYM_VERIFIERS_PYTHON=/path/to/python, with `pip install verifiers
@@ -19,7 +19,7 @@ pytest.importorskip("fastapi", reason="the extra serve is not installed")
 
 from dreamgym.serving.worlds import real_world
 from tests import corridor
-from tests.dreamgym.serving.common import running
+from tests.dreamgym.serving.common import running, running_dream
 
 PYTHON = os.environ.get("DREAMGYM_VERIFIERS_PYTHON", "")
 PAGE = Path(__file__).parents[3] / "docs/how-to/verifiers.md"
@@ -106,9 +106,13 @@ def evaluate(folder, world_url, policy_url, seeds):
     return rows, run.stdout
 
 
-def test_an_expert_wins_every_episode_of_a_served_environment(tmp_path, policy_url):
-    with running(real_world("tests.corridor:Corridor")) as server:
+@pytest.mark.parametrize("kind", ["dream", "real"])
+def test_an_expert_wins_every_episode_of_either_world(kind, tmp_path, policy_url):
+    real = real_world("tests.corridor:Corridor")
+    with running_dream() if kind == "dream" else running(real) as server:
         rows, out = evaluate(tmp_path, server.url, policy_url, 3)
+        begun = server.metric("dreamgym_episodes_begun_total")
+    assert begun == 3
     assert len(rows) == 3
     assert all(row["ok"] for row in rows), out[-2000:]
     assert [rewards(row) for row in rows] == [{"reward": 1.0}] * 3
