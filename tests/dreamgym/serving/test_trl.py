@@ -4,6 +4,7 @@ The code is that of docs/how-to/trl.md. PyTorch on a CPU, a model of 0.2 M param
 nothing from a hub.
 """
 
+import copy
 import importlib.resources
 import re
 from pathlib import Path
@@ -219,16 +220,16 @@ def test_an_episode_that_breaks_has_no_reward(tok):
     assert out["env_reward"] == [None, None]
 
 
-def tool_updates(url, tok, folder):
-    from datasets import Dataset
+@pytest.fixture(scope="module")
+def caller(tok):
+    """A model that calls the tool at random where seed 1 begins."""
     from transformers.utils import get_json_schema
-    from trl import GRPOTrainer
 
-    names, model = code_of("dream_tools.py"), blank_model(tok)
-    names["Dream"].__init__.__globals__["URL"] = url
-    schema = get_json_schema(names["Dream"].act)
+    model = blank_model(tok)
+    schema = get_json_schema(code_of("dream_tools.py")["Dream"].act)
     schema["function"]["parameters"]["properties"].pop("self", None)
-    state = "take the coin\n" + "\n".join(doubles.start_state(1, 2, 3))
+    # The room of the coin: one call of three wins, and groups of four differ.
+    state = "take the coin\n" + "\n".join(doubles.start_state(2, 2, 5))
     prompt = tok.apply_chat_template(
         [{"role": "user", "content": state}],
         tools=[schema],
@@ -236,11 +237,17 @@ def tool_updates(url, tok, folder):
         tokenize=True,
         return_dict=False,
     )
-    imitate(model, tok, [(prompt, call(action)) for action in doubles.ACTIONS], 60)
-    before = weights(model)
-    rows = [
-        {"prompt": [{"role": "user", "content": ""}], "seed": n % 2} for n in range(16)
-    ]
+    imitate(model, tok, [(prompt, call(action)) for action in doubles.ACTIONS], 120)
+    return model
+
+
+def tool_updates(url, tok, model, folder):
+    from datasets import Dataset
+    from trl import GRPOTrainer
+
+    names, before = code_of("dream_tools.py"), weights(model)
+    names["Dream"].__init__.__globals__["URL"] = url
+    rows = [{"prompt": [{"role": "user", "content": ""}], "seed": 1}] * 16
     trainer = GRPOTrainer(
         model=model,
         processing_class=tok,
@@ -256,12 +263,15 @@ def tool_updates(url, tok, folder):
 
 
 @pytest.mark.parametrize("kind", ["dream", "real"])
-def test_tool_calls_update_in_either_world_through_the_same_code(kind, tok, tmp_path):
+def test_tool_calls_update_in_either_world_through_the_same_code(
+    kind, tok, caller, tmp_path
+):
+    model = copy.deepcopy(caller)
     with served(kind, max_sessions=16) as server:
-        moved = tool_updates(server.url, tok, tmp_path)
+        moved = tool_updates(server.url, tok, model, tmp_path)
         server.wait_for_sessions(0)
         steps = server.metric("dreamgym_step_seconds_count")
         begun = server.metric("dreamgym_episodes_begun_total")
     assert moved
     assert begun >= 8
-    assert steps > 0
+    assert steps >= 4
