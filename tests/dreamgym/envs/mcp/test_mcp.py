@@ -405,7 +405,7 @@ PAGE = (Path(__file__).parents[4] / "docs/how-to/mcp.md").read_text()
 
 def test_the_files_of_the_page_are_valid(tmp_path):
     blocks = re.findall(r"```toml\n# (\S+)\n(.*?)```", PAGE, re.DOTALL)
-    assert [name for name, _ in blocks] == ["notes.toml", "memory.toml"]
+    assert [name for name, _ in blocks] == ["notes.toml", "facts.toml"]
     for name, block in blocks:
         (tmp_path / name).write_text(block)
         file = read_task_file(tmp_path / name)

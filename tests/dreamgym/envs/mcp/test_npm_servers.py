@@ -56,7 +56,7 @@ def content_of(name, program):
     ("name", "program"),
     [
         ("notes.toml", "mcp-server-filesystem"),
-        ("memory.toml", "mcp-server-memory"),
+        ("facts.toml", "mcp-server-memory"),
     ],
 )
 def test_the_environments_of_the_page_keep_the_contract(name, program, make):
@@ -75,7 +75,7 @@ def graph_of(env, number):
 
 
 def test_an_episode_does_not_see_the_memory_of_the_one_before(make, tmp_path):
-    content = content_of("memory.toml", "mcp-server-memory")
+    content = content_of("facts.toml", "mcp-server-memory")
     content["server"]["tools"] = ["create_entities", "read_graph"]
     for task in content["tasks"]:
         task.pop("setup")
