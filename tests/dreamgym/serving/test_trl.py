@@ -194,7 +194,7 @@ def test_text_updates_in_either_world_through_the_same_code(kind, tok, tmp_path)
         begun = server.metric("dreamgym_episodes_begun_total")
     prompts, out = seen[0]
     assert begun == sum(len(p) for p, _ in seen)
-    assert len(set(out["env_reward"])) > 1
+    assert any(len(set(o["env_reward"])) > 1 for _, o in seen)
     assert moved
     # A group begins in one state, and its tokens are masked where the policy sampled.
     heads = dict(zip(prompts, map(tuple, out["prompt_ids"]), strict=True))
