@@ -46,7 +46,7 @@ class Running:
         value = self.metrics._registry.get_sample_value(name, labels)
         return 0.0 if value is None else value
 
-    def wait_for_sessions(self, count: int, seconds: float = 10.0) -> None:
+    def wait_for_sessions(self, count: int, seconds: float = 60.0) -> None:
         deadline = time.monotonic() + seconds
         while self.server.table.active != count:
             assert time.monotonic() < deadline, self.server.table.active
