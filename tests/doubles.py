@@ -26,6 +26,7 @@ from worldmodel.experience.base import Prediction, Query
 from worldmodel.experience.config import ExperienceConfig
 from worldmodel.experience.local import LocalExperienceModel
 from worldmodel.fitting import supervised
+from worldmodel.fitting.batches import Example
 from worldmodel.fitting.config import OptimizerConfig
 from worldmodel.memory import ReplayMemory
 from worldmodel.text.tokenizer import TextTokenizer
@@ -179,18 +180,31 @@ def _clone(words: tuple[str, ...], some: Sequence[Task]) -> Policy:
         for t in some
         for word in words
     ]
+    fitted = fit(actor.model, examples, batch_rows=2, row_tokens=64, learning_rate=2e-2)
+    return actor.replace(fitted)
+
+
+def fit(
+    model: Model,
+    examples: Sequence[Example],
+    *,
+    batch_rows: int = 8,
+    row_tokens: int = 96,
+    learning_rate: float = 1e-2,
+) -> Model:
+    """The model after 150 updates on the examples, by seed 0."""
     config = supervised.FitConfig(
         steps=150,
-        batch_rows=2,
-        row_tokens=64,
+        batch_rows=batch_rows,
+        row_tokens=row_tokens,
         eval_every=150,
-        optimizer=OptimizerConfig(learning_rate=2e-2, warmup_steps=5),
+        optimizer=OptimizerConfig(learning_rate=learning_rate, warmup_steps=5),
     )
     with tempfile.TemporaryDirectory() as folder:
         fitted, _ = supervised.fit(
-            actor.model, examples, config, seed=0, directory=Path(folder)
+            model, examples, config, seed=0, directory=Path(folder)
         )
-    return actor.replace(fitted)
+    return fitted
 
 
 Rule = Callable[[Task, tuple[str, ...], State], str]

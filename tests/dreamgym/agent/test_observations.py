@@ -6,8 +6,6 @@ seen nobody can be right more often than by chance.
 """
 
 import dataclasses
-import tempfile
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -18,10 +16,9 @@ from dreamgym.agent.early_experience import examples as early
 from dreamgym.agent.policy import Policy, Situation
 from dreamgym.config.presets import preset
 from dreamgym.config.shapes import MODELS
+from tests import doubles
 from worldmodel.backbone.model import create
 from worldmodel.data.records import Episode, Task, Transition
-from worldmodel.fitting import supervised
-from worldmodel.fitting.config import OptimizerConfig
 from worldmodel.text.tokenizer import TextTokenizer
 
 COLOURS = ("red", "blue")
@@ -121,21 +118,11 @@ def test_past_states_that_are_missing_are_named():
 @pytest.mark.slow
 def test_a_fact_that_was_shown_once_is_used_by_the_policy_that_remembers():
     train, held = EPISODES[:8], EPISODES[8:]
-    config = supervised.FitConfig(
-        steps=150,
-        batch_rows=8,
-        row_tokens=96,
-        eval_every=150,
-        optimizer=OptimizerConfig(learning_rate=1e-2, warmup_steps=5),
-    )
     right = {}
     for remembers in (True, False):
         learner = policy(history_states=remembers)
         examples = early.bc_examples(learner, train)
-        with tempfile.TemporaryDirectory() as folder:
-            model, _ = supervised.fit(
-                learner.model, examples, config, seed=0, directory=Path(folder)
-            )
+        model = doubles.fit(learner.model, examples)
         keys = jax.vmap(jax.random.key)(np.arange(len(held), dtype=np.uint32))
         situations = last_situations(held)
         turns = learner.replace(model).act(situations, keys, temperature=0.0)

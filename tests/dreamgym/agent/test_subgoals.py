@@ -6,8 +6,6 @@ that its worker has at the doors.
 """
 
 import dataclasses
-import tempfile
-from pathlib import Path
 
 import jax
 import pytest
@@ -26,10 +24,9 @@ from dreamgym.agent.subgoals import (
 from dreamgym.config.shapes import MODELS
 from dreamgym.envs.base import TextEnv
 from dreamgym.envs.vector import RealVectorEnv
+from tests import doubles
 from worldmodel.backbone.model import create
 from worldmodel.data.records import Episode, Task, Transition
-from worldmodel.fitting import supervised
-from worldmodel.fitting.config import OptimizerConfig
 from worldmodel.text.tokenizer import TextTokenizer
 
 COLOURS = ("red", "blue")
@@ -229,21 +226,11 @@ def test_settings_are_checked():
 @pytest.mark.slow
 def test_the_worker_knows_at_the_doors_what_the_manager_wrote_under_the_light():
     train, held = TASKS[:8], TASKS[8:]
-    config = supervised.FitConfig(
-        steps=150,
-        batch_rows=8,
-        row_tokens=96,
-        eval_every=150,
-        optimizer=OptimizerConfig(learning_rate=1e-2, warmup_steps=5),
-    )
     won, reached = {}, {}
     for limit in (3, 0):
         learner = policy(subgoal_steps=limit)
         examples = early.bc_examples(learner, [expert(t) for t in train])
-        with tempfile.TemporaryDirectory() as folder:
-            model, _ = supervised.fit(
-                learner.model, examples, config, seed=0, directory=Path(folder)
-            )
+        model = doubles.fit(learner.model, examples)
         games = play(learner.replace(model), held)
         won[limit] = sum(bool(t.episode.success) for t in games)
         reached[limit] = [

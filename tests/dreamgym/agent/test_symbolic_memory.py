@@ -4,9 +4,6 @@ In the two radios one of two stations is dead, and which one is heard once, long
 an answer must come over the other one. The state never says it again.
 """
 
-import tempfile
-from pathlib import Path
-
 import jax
 import numpy as np
 import pytest
@@ -16,10 +13,9 @@ from dreamgym.agent.early_experience import examples as early
 from dreamgym.agent.policy import Policy, Situation
 from dreamgym.agent.symbolic_memory import ToolCount, symbolic_memory
 from dreamgym.config.shapes import MODELS
+from tests import doubles
 from worldmodel.backbone.model import create
 from worldmodel.data.records import Episode, Task, Transition
-from worldmodel.fitting import supervised
-from worldmodel.fitting.config import OptimizerConfig
 from worldmodel.text.tokenizer import TextTokenizer
 
 
@@ -144,21 +140,11 @@ def test_settings_and_missing_states_are_named():
 @pytest.mark.slow
 def test_what_a_tool_did_long_ago_is_used_by_the_policy_that_keeps_a_table():
     train, held = EPISODES[:8], EPISODES[8:]
-    config = supervised.FitConfig(
-        steps=150,
-        batch_rows=8,
-        row_tokens=96,
-        eval_every=150,
-        optimizer=OptimizerConfig(learning_rate=1e-2, warmup_steps=5),
-    )
     right = {}
     for tokens in (32, 0):
         learner = policy(symbolic_memory=tokens)
         examples = early.bc_examples(learner, train)
-        with tempfile.TemporaryDirectory() as folder:
-            model, _ = supervised.fit(
-                learner.model, examples, config, seed=0, directory=Path(folder)
-            )
+        model = doubles.fit(learner.model, examples)
         keys = jax.vmap(jax.random.key)(np.arange(len(held), dtype=np.uint32))
         turns = learner.replace(model).act(last_situations(held), keys, temperature=0.0)
         right[tokens] = sum(
