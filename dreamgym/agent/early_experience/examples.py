@@ -54,8 +54,7 @@ def bc_examples(
     without: the dream lists none.
     """
     examples: dict[tuple, Example] = {}
-    if limit := policy.config.subgoal_steps:
-        episodes = [with_subgoals(e, limit) for e in episodes]
+    episodes, limit = _labelled(policy, episodes), policy.config.subgoal_steps
     drawn = (
         (e, draw)
         for draw in range(draws)
@@ -83,6 +82,12 @@ def bc_examples(
                     ),
                 )
     return list(examples.values())
+
+
+def _labelled(policy: Policy, episodes: Sequence[Episode]) -> Sequence[Episode]:
+    """Return demonstrations with subgoals, where the policy writes some."""
+    limit = policy.config.subgoal_steps
+    return [with_subgoals(e, limit) for e in episodes] if limit else episodes
 
 
 def demonstration_example(
@@ -134,6 +139,7 @@ def iwm_examples(
     trace gets one by rule.
     """
     out: list[Example] = []
+    episodes = _labelled(policy, episodes)
     for e in episodes:
         steps = annotate(e).transitions if reasoning else e.transitions
         which = range(len(steps))

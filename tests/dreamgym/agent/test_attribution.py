@@ -177,3 +177,14 @@ def test_what_was_not_played_is_not_explained(run, choice, message):
 def test_a_run_without_test_games_explains_nothing(tmp_path):
     with pytest.raises(RunError, match="no policy has played test games yet"):
         explain_action(Run(tmp_path, preset("tiny")))
+
+
+def test_the_present_subgoal_is_a_part():
+    situation = Situation(TASK, PAST, STATE, subgoal="at 2")
+    whole = attribute_action(POLICY, situation, "go right")
+    without = attribute_action(POLICY, Situation(TASK, PAST, STATE), "go right")
+    (part,) = (p for p in whole.parts if p.kind == "subgoal")
+    assert part.text == "at 2"
+    assert part.effect == pytest.approx(whole.log_prob - without.log_prob, abs=1e-4)
+    assert part.effect != 0
+    assert all(p.kind != "subgoal" for p in without.parts)

@@ -1,5 +1,7 @@
 """Policies whose tokenizer has references: actions name things of the situation."""
 
+import dataclasses
+
 from dreamgym.agent.early_experience import examples as early
 from dreamgym.agent.policy import Policy, PolicyConfig
 from tests import doubles, helpers
@@ -44,6 +46,15 @@ def test_a_thing_has_the_same_reference_in_every_task():
         tok = POLICY.tokenizer_in(task, (), state)
         turns.add(tuple(prompts.turn_ids(tok, f"book {second}")))
     assert len(turns) == 1
+
+
+def test_an_action_can_copy_what_the_subgoal_names():
+    config = dataclasses.replace(POLICY.config, thought_tokens=8, subgoal_steps=3)
+    player = Policy(POLICY.model, TOK, config)
+    with_subgoal = player.tokenizer_in(TASK, (), STATE, (), (), "have Q77")
+    without = player.tokenizer_in(TASK, (), STATE)
+    assert set(with_subgoal.encode("book Q77")) & set(TOK.references)
+    assert not set(without.encode("book Q77")) & set(TOK.references)
 
 
 def test_a_policy_reads_ranks_of_numbers_and_writes_references():

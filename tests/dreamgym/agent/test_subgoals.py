@@ -6,13 +6,16 @@ that its worker has at the doors.
 """
 
 import dataclasses
+from collections import Counter
 
 import jax
+import numpy as np
 import pytest
 
 from dreamgym.agent.config import PolicyConfig
 from dreamgym.agent.early_experience import examples as early
 from dreamgym.agent.policy import Policy, Situation
+from dreamgym.agent.recorded_turns import recorded_attempt
 from dreamgym.agent.rollout import rollout
 from dreamgym.agent.subgoals import (
     SubgoalStep,
@@ -214,6 +217,52 @@ def test_imitation_learns_to_write_subgoals_and_to_act_for_them():
     ]
     flat = early.bc_examples(policy(), [episode])
     assert [len(e.ids) < len(x.ids) for e, x in zip(flat, examples, strict=True)]
+
+
+def test_steps_that_differ_in_their_subgoal_alone_are_two_examples():
+    t = Task(id="t", instruction="leave", initial_state=("dark 1",))
+    still, ends = [("dark 1",)] * 2, [("dark 1",)] * 2 + [("dark 2",)]
+    two = [
+        Episode(
+            id=str(i), task=t, transitions=tuple(steps_of(x)), source="x", success=True
+        )
+        for i, x in enumerate((ends, still))
+    ]
+    base = policy(subgoal_steps=3)
+    blind = dataclasses.replace(base.config, history=0)
+    # One writes the subgoal, one acts for it, and one has none.
+    player = Policy(base.model, TOK, blind)
+    assert len(early.bc_examples(player, two)) == 3
+    turns = player.act(
+        [Situation(t, (), still[0], subgoal=x) for x in ("", "dark 2")],
+        jax.random.split(jax.random.key(0), 2),
+        temperature=0.0,
+    )
+    assert turns[0].context != turns[1].context
+
+
+def test_every_record_is_read_with_its_subgoals():
+    player, episode = policy(subgoal_steps=3), with_subgoals(expert(TASKS[0]), 3)
+    subgoal, counts = subgoal_ids(TOK, "room red"), Counter()
+    examples = recorded_attempt(
+        player,
+        player.grammar(1.0),
+        episode.task,
+        episode.transitions,
+        max_tokens=99,
+        counts=counts,
+    )
+    assert examples is not None
+    texts = [bytes_of(e.ids) for e in examples]
+    assert [bytes_of(subgoal) in text for text in texts] == [True] * 3  # once written
+    # Next states are predicted where the policy acts: with the subgoal, but the first.
+    effects = early.iwm_examples(player, [expert(TASKS[0])], [])
+    found = [bytes_of(subgoal) in bytes_of(e.ids) for e in effects]
+    assert found == [False, True, True]
+
+
+def bytes_of(ids):
+    return np.asarray(ids, np.int32).tobytes()
 
 
 def test_settings_are_checked():
