@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -126,6 +127,7 @@ def export(gguf: Gguf, directory: Path) -> None:
 
     Raises:
       ValueError: another architecture or tokenizer, or a tensor without a name here.
+      OSError: a file cannot be written.
     """
     meta = gguf.metadata
     for key, expected in (
@@ -149,7 +151,11 @@ def export(gguf: Gguf, directory: Path) -> None:
             if f".{part}." in name:
                 value = unpermute(value, heads)
         tensors[_hf_name(gguf.path, name)] = np.ascontiguousarray(value)
-    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    file = directory / "model.safetensors"
+    try:
+        save_file(tensors, file, metadata={"format": "pt"})
+    except SafetensorError as error:  # also where a disk is full
+        raise OSError(f"{file}: {error}") from error
     _write_tokenizer(meta, directory)
     (directory / "config.json").write_text(json.dumps(config, indent=2))
 

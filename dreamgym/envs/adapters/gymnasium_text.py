@@ -19,7 +19,6 @@ import hashlib
 import json
 import math
 import re
-import urllib.parse
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
@@ -34,6 +33,7 @@ from dreamgym.envs.adapters.gymnasium_spaces import (
     unsupported_observation,
 )
 from dreamgym.envs.base import SPLITS, TextEnv
+from dreamgym.envs.importing import named_settings
 from worldmodel.data.records import Task
 
 PREFIX = "gymnasium:"
@@ -199,7 +199,7 @@ def adapter(spec: str) -> type[GymnasiumText]:
       ValueError: Gymnasium does not know the id, or its spaces are not text.
     """
     gym_id, _, query = spec.partition(":")[2].partition("?")
-    options = {k: _value(v) for k, v in urllib.parse.parse_qsl(query)}
+    options = {k: _value(v) for k, v in named_settings(spec, query).items()}
     try:
         with warnings.catch_warnings():  # the error says it too
             warnings.simplefilter("ignore", DeprecationWarning)

@@ -14,11 +14,12 @@ import json
 import math
 import os
 from typing import Any, ClassVar
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import quote, urlsplit
 
 import httpx
 
 from dreamgym.envs.base import SPLITS, TextEnv
+from dreamgym.envs.importing import named_settings
 from dreamgym.envs.remote.connection import (
     MAX_MESSAGE_BYTES,
     Connection,
@@ -243,7 +244,7 @@ def remote_class(spec: str) -> type[RemoteEnv]:
       ValueError: the URL or an option is malformed, or the token's variable is not set.
     """
     parts = urlsplit(spec)
-    options = dict(parse_qsl(parts.fragment, keep_blank_values=True))
+    options = named_settings(spec, parts.fragment)
     if unknown := options.keys() - set(OPTIONS):
         raise ValueError(
             f"environment {spec!r}: no option {min(unknown)!r}; have {OPTIONS}"

@@ -12,7 +12,6 @@ a process of its own (dreamgym/envs/sandbox).
 import functools
 import json
 import re
-import urllib.parse
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -24,6 +23,7 @@ except ImportError as error:
     ) from error
 
 from dreamgym.envs.base import SPLITS
+from dreamgym.envs.importing import named_settings
 from dreamgym.envs.sandbox import run_python
 from dreamgym.envs.tools.tool_env import ToolEnv, tool
 from worldmodel.data.records import Task
@@ -189,8 +189,8 @@ def one_task(name: str) -> type[Reasoning]:
             f"unknown task of reasoning-gym {task_name!r}: expected one of "
             f"{', '.join(TASKS)}"
         )
-    pairs = urllib.parse.parse_qsl(query, keep_blank_values=True)
-    values = {k: _value(v) for k, v in pairs}
+    texts = named_settings(f"reasoning:{name}", query)
+    values = {k: _value(v) for k, v in texts.items()}
     python = values.pop("python", False)
     if not isinstance(python, bool):
         raise ValueError(f"reasoning:{name}: expected python=true or false")

@@ -22,6 +22,15 @@ def test_a_name_that_ends_after_its_colon_is_told_what_may_follow():
         registry.make("scenario:")
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["scenario:7?depth=2&depth=3", "http://127.0.0.1:9#deadline=1&depth=2&depth=2"],
+)
+def test_a_setting_stands_in_a_name_once(name):
+    with pytest.raises(ValueError, match="each setting once, got depth more than once"):
+        registry.make(name)
+
+
 class Demanding(doubles.Corridor):
     def __init__(self, path):
         del path

@@ -18,13 +18,13 @@ import functools
 import itertools
 import random
 import re
-import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from dreamgym.envs.base import SPLITS
+from dreamgym.envs.importing import named_settings
 from dreamgym.envs.suites.scenario.assignments import (
     DONE,
     Assignment,
@@ -336,10 +336,11 @@ def one_scenario(name: str) -> type[ScenarioEnv]:
     """Return the environment of "SEED" or "SEED?depth=2&typos=0.2".
 
     Raises:
-      ValueError: the seed is no whole number, or a setting is unknown or out of range.
+      ValueError: the seed is no whole number, or a setting is unknown, out of range, or
+        there twice.
     """
     text, _, query = name.partition("?")
-    values = dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
+    values = named_settings(f"scenario:{name}", query)
     if unknown := values.keys() - {"depth", "typos"}:
         raise ValueError(
             f"scenario:{name}: expected the settings depth and typos, got "

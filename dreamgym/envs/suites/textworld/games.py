@@ -14,13 +14,13 @@ mark: `textworld:cookingworld?numLocations=5&includeDoors=1`.
 import functools
 import json
 import re
-import urllib.parse
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from py4j.protocol import Py4JJavaError
 
 from dreamgym.envs.base import TextEnv
+from dreamgym.envs.importing import named_settings
 from dreamgym.envs.suites.textworld.express import (
     FOLDS,
     GAMES,
@@ -187,7 +187,7 @@ def one_game(name: str) -> type[TextEnv]:
             f"unknown game of TextWorldExpress {game!r}: expected one of "
             f"{sorted([*SETTINGS, *GAMES])}"
         )
-    settings = dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
+    settings = named_settings(f"textworld:{name}", query)
     for key, value in settings.items():
         if not value.isdecimal():  # the game would leave it out without a word
             raise ValueError(
