@@ -59,6 +59,7 @@ def body(run: Run, name: str, start: str) -> dict[str, Any]:
         # What the dream was fitted to has cost as much: the fair comparison in real
         # steps.
         budget += run.numbers("collect")["real_transitions"]
+    method, reason = _method(run, start)
     policy, reserve = load_policy(run, start), environments.dev_game_steps(run, name)
     player = player_of(run, start)
     if run.real_steps.limit is not None:  # of the whole run
@@ -67,9 +68,9 @@ def body(run: Run, name: str, start: str) -> dict[str, Any]:
         games = environments.dev_game_steps(run, player, name, later=later)
         budget = run.real_steps.limit - games
         minimum, unit = 1, "an episode"
-        if _trains_in_dream(run, start):
+        if method == "dream_updates":
             minimum, unit = loop.iteration.rounds, "an episode in each round"
-        elif not _iterates(run):
+        elif method == "updates":
             minimum, unit = loop.group_size, "a group of rollouts"
         if budget < minimum * step_limit(run):
             return _not_tuned(run, name, start, policy, unit)
@@ -78,7 +79,9 @@ def body(run: Run, name: str, start: str) -> dict[str, Any]:
         if numbers := nothing_to_gain(run, metrics, start, "not fine-tuned"):
             save_policy(run, name, policy)
             return {"updates": 0, **numbers}
-    if _iterates(run):
+    if reason:
+        print(f"{name}: updates, not {loop.method}: {reason}", file=sys.stderr)
+    if method == "expert_iteration":
         tuned, numbers = iterate(
             run,
             name,
@@ -88,7 +91,7 @@ def body(run: Run, name: str, start: str) -> dict[str, Any]:
             reserve=reserve,
         )
         save_policy(run, name, tuned)
-    elif _trains_in_dream(run, start):
+    elif method == "dream_updates":
         tuned, numbers = dream_rounds(run, name, policy, steps=budget, reserve=reserve)
         save_policy(run, name, tuned)
     else:
@@ -102,21 +105,24 @@ def body(run: Run, name: str, start: str) -> dict[str, Any]:
     return numbers | choice
 
 
-def _iterates(run: Run) -> bool:
-    """Return whether fine-tuning is by expert iteration."""
-    if run.config.transfer.method != "expert_iteration":
-        return False
-    return run.numbers("collect").get("deterministic", True)
+def _method(run: Run, start: str) -> tuple[str, str]:
+    """Return how this fine-tuning learns, and why where it is not as the settings say.
 
-
-def _trains_in_dream(run: Run, start: str) -> bool:
-    """Return whether fine-tuning is by updates in a dream that is refitted."""
-    c = run.config
-    if start != "dream" or c.transfer.method != "dream_updates":
-        return False
+    A control has no dream, so that its updates are as the settings say.
+    """
+    c, method = run.config, run.config.transfer.method
+    if method == "expert_iteration":
+        if run.numbers("collect").get("deterministic", True):
+            return method, ""
+        return "updates", "the environment draws lots, so that wins may be luck"
+    if method == "updates" or start != "dream" or c.train.environment == "real":
+        return "updates", ""
     check = run.numbers("dream_check")
-    refused = check.get("refused") and not check["forced"]
-    return c.train.environment == "dream" and not refused and can_refit(c)
+    if check.get("refused") and not check["forced"]:
+        return "updates", f"the dream was refused: {check['refused']}"
+    if not can_refit(c):
+        return "updates", "this experience model cannot be fitted further"
+    return method, ""
 
 
 def _reinforce(

@@ -194,6 +194,7 @@ def test_without_dev_games_what_was_trained_is_kept(tmp_path):
         ("expert_iteration", True, 9, "an episode"),
         ("expert_iteration", True, 10, None),
         ("expert_iteration", False, 39, "a group of rollouts"),  # updates in its place
+        ("expert_iteration", False, 40, None),
         ("dream_updates", False, 9, "an episode"),
         ("dream_updates", False, 10, None),
     ],
@@ -219,12 +220,15 @@ def test_a_policy_is_fine_tuned_where_the_budget_pays_for_what_the_method_plays(
         save_policy(run, "dream", before)
         body = lambda: transfer.body(run, "s2r", "dream")  # noqa: E731
         numbers = run.stage("s2r", body, limit=limit)["numbers"]
+    printed = capsys.readouterr().err
     if missing is None:
         assert "kept" not in numbers
+        instead = "updates, not expert_iteration: the environment draws lots"
+        assert (instead in printed) == (method == "expert_iteration" and limit == 40)
         return
     assert numbers["kept"] == "dream"
     assert f"no real steps left for {missing}" in numbers["note"]
-    assert "not fine-tuned" in capsys.readouterr().err
+    assert "not fine-tuned" in printed
     model, _ = load_model(run.path("policies/s2r"))
     assert helpers.distance(model.params, before.model.params) == 0.0
 
@@ -239,7 +243,7 @@ def test_a_policy_is_fine_tuned_where_the_budget_pays_for_what_the_method_plays(
     ],
 )
 def test_updates_in_a_refitted_dream_are_for_a_policy_of_the_dream(
-    tmp_path, monkeypatch, name, environment, refused, dreams
+    tmp_path, monkeypatch, capsys, name, environment, refused, dreams
 ):
     settings = {
         "env.id": "tests.doubles:Corridor",
@@ -272,6 +276,8 @@ def test_updates_in_a_refitted_dream_are_for_a_policy_of_the_dream(
         numbers = transfer.body(view, name, start)
     assert calls == [("dream" if dreams else "real", name, 100)]
     assert numbers["updates"] == (3 if dreams else 1)
+    text = "s2r: updates, not dream_updates: the dream was refused: wrong"
+    assert (text in capsys.readouterr().err) == refused
     if dreams:
         model, _ = load_model(run.path(f"policies/{name}"))
         assert helpers.distance(model.params, tuned.model.params) == 0.0
