@@ -7,7 +7,13 @@ import pytest
 from dreamgym import training
 from dreamgym.agent.config import PolicyConfig
 from dreamgym.envs.dream import DreamVectorEnv
-from dreamgym.rewards.config import ComponentWeightConfig, RewardConfig
+from dreamgym.rewards.config import (
+    ComponentWeightConfig,
+    NoveltyConfig,
+    PotentialConfig,
+    RewardConfig,
+)
+from dreamgym.rewards.novelty import NoveltyReward
 from dreamgym.training.rollouts.groups import Rollouts
 from dreamgym.training.rollouts.rewards import with_all_rewards, with_subgoals
 from tests import doubles
@@ -49,6 +55,41 @@ def test_without_a_weight_nothing_is_paid():
         rollouts, CONFIG, None, novelty=None, goals=None, subgoal_steps=2
     )
     assert same == rollouts
+
+
+@pytest.mark.parametrize("estimator", ["gae", "group_mean"])
+def test_rewards_of_several_sources_stand_beside_each_other(estimator):
+    """Novel states, subgoals and a potential are each paid as if alone."""
+    t = thinking(["at 2", None, "said taken"])._replace(plan_lengths=(3, 2, 1))
+    rollouts = Rollouts([t], [])
+    novelty = NoveltyConfig(weight=0.3, numbers=True)
+    collected = [doubles.expert(x) for x in doubles.tasks("train")[:3]]
+    settings = {"subgoal_weight": 0.4, "novelty": novelty}
+    settings["potential"] = PotentialConfig(weight=0.5)
+
+    def rewards_of(**reward):
+        reward = RewardConfig(**reward)
+        config = with_(CONFIG, reward=reward, advantage_estimator=estimator)
+        paid = with_all_rewards(
+            rollouts,
+            config,
+            None,
+            novelty=NoveltyReward(novelty, collected)
+            if reward.novelty.weight
+            else None,
+            goals=None,
+            subgoal_steps=2,
+        )
+        steps = paid.started[0].episode.transitions
+        return [step.rewards for step in steps], paid.reward_metrics
+
+    alone = [rewards_of(**{name: value}) for name, value in settings.items()]
+    together, metrics = rewards_of(**settings)
+    for step, *parts in zip(together, *(rows for rows, _ in alone), strict=True):
+        assert step == {name: x for part in parts for name, x in part.items()}
+    assert metrics == {name: x for _, row in alone for name, x in row.items()}
+    assert {"reward/novelty", "reward/subgoal", "reward/potential"} <= metrics.keys()
+    assert all(metrics.values())
 
 
 class Manager(doubles.Scripted):
