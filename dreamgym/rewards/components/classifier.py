@@ -52,7 +52,7 @@ def answered_questions(
     """Return the questions of each episode with expected calls, answered by rule.
 
     Expected are the calls of the task or, where it has none, those that a won episode
-    made. In each state a call is due if one of them, matched by `match`, is open. Where
+    made and that were not refused. In each state a call is due if one of them, matched by `match`, is open. Where
     one is, its tool is right and as many other ones are wrong, its arguments are right,
     and those of another call of the tool as far as they resemble them; the others are
     drawn by `seed`. A task that expects no call teaches where none is due; episodes of
@@ -80,7 +80,11 @@ def _expected(episode: Episode) -> Sequence[Sequence[Call]] | None:
     """Return the calls that are right in an episode, None where nobody knows."""
     calls = expected_calls(episode.task)
     if calls is None and episode.success:
-        played = tuple(read_action(t.action).calls for t in episode.transitions)
+        # A call that the environment refused did not bring the win about.
+        played = tuple(
+            () if t.invalid else read_action(t.action).calls
+            for t in episode.transitions
+        )
         if any(played) and all(call.valid_json for step in played for call in step):
             calls = played
     return calls

@@ -135,6 +135,17 @@ def test_without_expected_calls_those_of_a_won_episode_are_taken():
     assert answered_questions([lost, without, malformed], "assignment", seed=0) == []
 
 
+@pytest.mark.parametrize("wrong", ['a {"n": 2}', 'a {"n": '])
+def test_a_refused_call_of_a_won_episode_was_not_right(wrong):
+    won = asked([wrong, 'a {"n": 1}', "done"], None)
+    first, *others = won.transitions
+    refused = dataclasses.replace(first, invalid=True)
+    won = dataclasses.replace(won, transitions=(refused, *others))
+    (row,) = answered_questions([won], "assignment", seed=0)
+    asked_for = {(q.text, x) for q, x in row if q.component == "arguments" and x == 1}
+    assert {text for text, _ in asked_for} == {'a {"n": 1}'}
+
+
 def test_wrong_answers_are_of_other_tools_and_of_other_calls():
     whole = [episode(2, 1, ("wall", "ok")), episode(2, 5, ("no coin", "ok"))]
     for row in answered_questions(whole, "step", seed=0):
