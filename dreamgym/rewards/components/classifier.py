@@ -52,12 +52,12 @@ def answered_questions(
     """Return the questions of each episode with expected calls, answered by rule.
 
     Expected are the calls of the task or, where it has none, those that a won episode
-    made and that were not refused. In each state a call is due if one of them, matched by `match`, is open. Where
-    one is, its tool is right and as many other ones are wrong, its arguments are right,
-    and those of another call of the tool as far as they resemble them; the others are
-    drawn by `seed`. A task that expects no call teaches where none is due; episodes of
-    tasks that say nothing are left out if they were lost, or have no call or a
-    malformed one.
+    made and that were not refused. In each state a call is due if one of them, matched
+    by `match`, is open. Where one is, its tool is right and as many other ones are
+    wrong, its arguments are right, and those of another call of the tool as far as they
+    resemble them; the others are drawn by `seed`. A task that expects no call teaches
+    where none is due; episodes of tasks that say nothing are left out if they were
+    lost, or have no call or a malformed one.
 
     Raises:
       ValueError: the expected calls or the tools of a task are malformed.
