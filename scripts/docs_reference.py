@@ -29,9 +29,12 @@ def settings() -> str:
 
     server = ServerConfig(chat=ChatConfig(base_url="http://127.0.0.1:8080/v1"))
     groups: dict[str, list[Sequence[str]]] = {}
-    for name, kind, default, text in settings_of(preset("default", server=server)):
+    every = list(settings_of(preset("default", server=server)))
+    names = {setting.name for setting in every}
+    for name, kind, default, text in every:
         group = name.rpartition(".")[0]
-        if not group.startswith("transfer"):  # it has the settings of train
+        shared = name.replace("transfer.", "train.", 1) in names
+        if not (name.startswith("transfer.") and shared):
             row = (f"`{name}`", f"`{kind}`", f"`{value_text(default)}`", text)
             groups.setdefault(group, []).append(row)
     head, parts = ("setting", "type", "default", "meaning"), []

@@ -17,11 +17,19 @@ KINDS = ("no_call", "call", "tool", "arguments")
 """Kinds of demonstrations in tasks with tools: each shows what those before do not."""
 
 
-def expert_episodes(episodes: Sequence[Episode], limit: int) -> list[Episode]:
-    """Return successful expert episodes, or any successful ones; one for each task."""
+def expert_episodes(
+    episodes: Sequence[Episode], limit: int, *, shortens: bool = False
+) -> list[Episode]:
+    """Return successful expert episodes, or any successful ones; one for each task.
+
+    `shortens`: where no expert was successful, the shortest episode of each task is
+    taken, without its detours. Else the last one is taken, as it is.
+    """
     successes = [e for e in episodes if e.success]
-    candidates = [e for e in successes if e.source == "expert"] or successes
-    return list({e.task.id: e for e in candidates}.values())[:limit]
+    experts = [e for e in successes if e.source == "expert"]
+    if shortens and not experts:
+        return shortened_wins(successes)[:limit]
+    return list({e.task.id: e for e in experts or successes}.values())[:limit]
 
 
 def random_success(episodes: Sequence[Episode]) -> float:

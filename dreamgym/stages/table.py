@@ -98,11 +98,13 @@ def _floor(name: str) -> Stage:
 
 def _fine_tuning(policy: str, start: str, maker: str) -> Stage:
     """Return the stage that trains a policy in the real environment."""
+    total = policy == "real_only_total"
+    added = ", with the collected transitions as additional budget" if total else ""
     return Stage(
         policy,
         Late(f"{_ROOM}.policies.transfer", arguments={"name": policy, "start": start}),
         cost=Late(f"{_ROOM}.policies.transfer", "cost", {"name": policy}),
-        about=f"Fine-tune {start} in the real environment",
+        about=f"Fine-tune {start} in the real environment{added}",
         needs=(maker,) if maker == "train" else (maker, "reward_model"),
         reads=(
             "seed",
@@ -399,7 +401,7 @@ STAGES = StageTable(
             "off_policy",
             Late(f"{_ROOM}.off_policy"),
             cost=Late(f"{_ROOM}.off_policy", "cost"),
-            about="Measure how the dream answers the policy that was trained in it",
+            about="Compare the policies with recorded episodes, without an environment",
             needs=("train",),
             reads=(
                 "seed",

@@ -73,7 +73,7 @@ def _step(view: Mapping[str, Any], *, with_state: bool) -> RenderableType:
         return Group(*parts, table)
     table.add_row(real, _column(dream["lines"], "+", dream["end"], dream["same_end"]))
     if view["hidden_difference"]:
-        note = "The states differ in the model's own form alone (--raw shows it)."
+        note = "The states differ in the model's own form alone."
         parts.append(Text(note, "dim"))
     return Group(*parts, table, *_answer_lines(dream))
 

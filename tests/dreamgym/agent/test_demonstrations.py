@@ -213,10 +213,22 @@ def test_a_run_imitates_the_mixture_or_says_what_is_missing(tmp_path):
         preset("tiny", {"bc.mixture.call": -1.0})
 
 
+def test_a_damaged_file_is_not_blamed_on_the_mixture(tmp_path):
+    with Run(tmp_path / "run", preset("tiny", {})) as run:
+        for name in ("episodes.jsonl", "dev.jsonl"):
+            write_episodes(run.path(name), [doubles.expert(TASK)])
+        run.mark("collect", {})
+        run.path("episodes.jsonl").write_text("{}\n")
+        with pytest.raises(ValueError, match=r"episodes\.jsonl:1") as error:
+            imitated_episodes(run)
+    assert "mixture" not in str(error.value)
+
+
 def test_experts_come_before_others():
     random, expert = played("go right", "go right", "take coin"), doubles.expert(TASK)
-    assert expert_episodes([random, expert], 9) == [expert]
-    assert expert_episodes([random], 9) == [random]
+    for shortens in (False, True):
+        assert expert_episodes([random, expert], 9, shortens=shortens) == [expert]
+        assert expert_episodes([random], 9, shortens=shortens) == [random]
 
 
 def test_policies_imitate_what_others_won_in_tasks_without_an_expert(tmp_path):
@@ -239,14 +251,45 @@ def test_policies_imitate_what_others_won_in_tasks_without_an_expert(tmp_path):
         assert imitated_episodes(run) == demonstrations(run)[0]
 
 
-def test_recorded_wins_are_corrected_where_the_settings_say_so(tmp_path):
-    """Recorded agents have no expert: their own first wins are imitated as they are."""
-    erring = played("fly", "go right", "go right", "take coin", source="agent")
+@pytest.mark.parametrize(
+    ("imitate", "deterministic", "kept"),
+    [
+        ("won_episodes", True, 3),
+        ("corrected", True, 3),
+        ("experts", True, 6),
+        ("won_episodes", False, 6),
+        ("won_episodes", None, 6),  # recordings, and nobody knows
+    ],
+)
+def test_without_an_expert_others_wins_are_imitated_without_detours(
+    tmp_path, imitate, deterministic, kept
+):
+    """Where the environment is known to be deterministic, if the settings allow it."""
+    path = ("go right", "go right", "take coin")
+    there_and_back = ("go right", "go left")
+    long = played("fly", *there_and_back, *path)
+    longer = played(*there_and_back, *there_and_back, *path)
+    longer = dataclasses.replace(longer, id="longer")
+    settings = {"env.id": "tests.doubles:Corridor", "bc.imitate": imitate}
+    with Run(tmp_path / "run", preset("tiny", settings)) as run:
+        for name in ("episodes.jsonl", "dev.jsonl"):
+            write_episodes(run.path(name), [longer, long])
+        known = {} if deterministic is None else {"deterministic": deterministic}
+        run.mark("collect", known)
+        (imitated,) = imitated_episodes(run)
+        ((train,), (dev,)) = demonstrations(run)
+    assert imitated == train == dev
+    assert len(imitated.transitions) == kept
+    assert actions_of(imitated) == (list(path) if kept == 3 else actions_of(long))
+
+
+def test_an_experts_wins_are_corrected_where_the_settings_say_so(tmp_path):
+    erring = played("fly", "go right", "go right", "take coin", source="expert")
     for imitate, expected in (
         ("won_episodes", ["fly", "go right", "go right", "take coin"]),
         ("corrected", ["go right", "go right", "take coin"]),
     ):
-        settings = {"env.id": "", "bc.imitate": imitate}
+        settings = {"env.id": "tests.doubles:Corridor", "bc.imitate": imitate}
         with Run(tmp_path / imitate, preset("tiny", settings)) as run:
             write_episodes(run.path("episodes.jsonl"), [erring])
             write_episodes(run.path("dev.jsonl"), [doubles.expert(TASK)])
