@@ -63,8 +63,8 @@ def dreamed_wins(
     )
     won: list[Episode] = []
     played, unsolved = 0, drawn
-    most = len(drawn) * c.rollouts_per_task
-    with run.progress_report(f"{name}, dreamed", most, "episode") as report:
+    max_episodes = len(drawn) * c.rollouts_per_task
+    with run.progress_report(f"{name}, dreamed", max_episodes, "episode") as report:
         for attempt in range(c.rollouts_per_task):
             if not unsolved:
                 break
