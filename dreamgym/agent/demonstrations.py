@@ -56,11 +56,15 @@ def valid_steps(episodes: Sequence[Episode]) -> list[Episode]:
 
 
 def shortened_wins(episodes: Sequence[Episode]) -> list[Episode]:
-    """Return the shortest won episode of each task, without its detours."""
+    """Return the shortest won episode of each task, without its detours.
+
+    One whose actions all count as invalid stays as it is.
+    """
     shortest: dict[str, Episode] = {}
     for e in episodes:
         if e.success:
             short = without_detours(e)
+            short = short if short.transitions else e
             other = shortest.get(e.task.id)
             if other is None or len(short.transitions) < len(other.transitions):
                 shortest[e.task.id] = short

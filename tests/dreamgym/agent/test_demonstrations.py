@@ -52,6 +52,13 @@ def test_loops_and_invalid_actions_are_left_out():
     assert short.id == detour.id
 
 
+def test_a_win_of_invalid_actions_alone_stays_as_it_is():
+    win = played("go right", "go right", "take coin")
+    steps = tuple(dataclasses.replace(t, invalid=True) for t in win.transitions)
+    win = dataclasses.replace(win, transitions=steps)
+    assert shortened_wins([win]) == [win]
+
+
 def test_an_expert_episode_has_no_detours():
     expert = doubles.expert(TASK)
     assert without_detours(expert) == expert
