@@ -587,7 +587,7 @@ def test_help_of_a_stage_lists_the_groups_that_it_reads(capsys):
 def test_an_error_of_the_program_says_where_and_how_to_report_it(capsys, monkeypatch):
     from dreamgym.commands import settings
 
-    monkeypatch.setattr(settings, "preset", lambda _: {}["x"])
+    monkeypatch.setattr(settings, "preset", lambda *_, **__: {}["x"])
     assert run("settings") == 70
     error = capsys.readouterr().err
     assert "dreamgym settings: KeyError at dreamgym/commands/settings.py:" in error
