@@ -119,6 +119,13 @@ def options_of(parser: argparse.ArgumentParser) -> Iterator[str]:
         yield from options_of(child)
 
 
+def test_the_page_of_settings_has_those_of_fine_tuning_alone():
+    text = docs_hook().settings()
+    for name in ("train.updates", "transfer.method", "transfer.iteration.refit_share"):
+        assert f"`{name}`" in text
+    assert "`transfer.updates`" not in text  # listed once, as that of train
+
+
 def test_a_call_is_read_with_its_options(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(

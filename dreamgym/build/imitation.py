@@ -1,7 +1,7 @@
 """Imitation of won episodes: what a policy wins in the dream, and the fit to it.
 
-tasks -> rollouts in the dream -> the shortest won episode of each task -> a fit from
-the initial policy
+tasks -> rollouts in the dream -> a won episode of each task, without its detours -> a
+fit from the initial policy
 """
 
 import dataclasses
@@ -38,9 +38,10 @@ def dreamed_wins(
     name: str,
     folder: str = "",
 ) -> list[Episode]:
-    """Return the shortest episode, without detours, of each task won in the dream.
+    """Return an episode, without detours, of each task that is won in the dream.
 
-    `expert_iteration.tasks` of the tasks are drawn. What was dreamed under this name
+    `expert_iteration.tasks` of the tasks are drawn, and dreamed until they are won, at
+    most `rollouts_per_task` times. What was dreamed under this name
     before an interruption is not repeated: it is in checkpoints/NAME.jsonl.
 
     Args:

@@ -548,6 +548,8 @@ def test_settings_are_listed(capsys):
     assert run("settings", "gae_lambda") == 0
     assert capsys.readouterr().out.count("gae_lambda  (float)") == 2
     assert "did you mean train.updates" in refused(capsys, "settings", "train.updats")
+    assert run("settings", "server.chat.price_in") == 0  # also without a server
+    assert "server.chat.price_in  (float)  0.0" in capsys.readouterr().out
 
 
 # --- help, and errors of the program --------------------------------------------------

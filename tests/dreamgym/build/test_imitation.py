@@ -1,5 +1,6 @@
 """What is dreamed for imitation, and how long a fit to it is."""
 
+import jax
 import pytest
 
 from dreamgym.build import imitation
@@ -44,7 +45,7 @@ def test_a_task_is_dreamed_again_only_where_it_was_not_won(
     tmp_path, monkeypatch, capsys, tries
 ):
     """A policy that stands still at its first try of the second half of the tasks."""
-    played, rollout = [], imitation.rollout
+    played, keys, rollout = [], [], imitation.rollout
     tasks = doubles.tasks("train")[:6]
     stubborn = {t.id for t in tasks[3:]}
 
@@ -55,6 +56,7 @@ def test_a_task_is_dreamed_again_only_where_it_was_not_won(
             return doubles.expert_rule(task, past, state)
 
         played.append((sorted(t.id for t in starts), kwargs["source"]))
+        keys.append(jax.random.key_data(kwargs["key"]).tolist())
         return rollout(doubles.Scripted(act), envs, starts, **kwargs)
 
     monkeypatch.setattr(imitation, "rollout", record)
@@ -76,4 +78,5 @@ def test_a_task_is_dreamed_again_only_where_it_was_not_won(
     assert played == plays
     assert {e.task.id for e in won} == (every if tries > 1 else every - stubborn)
     assert len({e.id for e in won}) == len(won)
+    assert all(keys.count(key) == 1 for key in keys)  # each try has noise of its own
     assert f"dreamed: {text} dreamed episodes" in capsys.readouterr().err

@@ -234,21 +234,23 @@ def test_a_policy_is_fine_tuned_where_the_budget_pays_for_what_the_method_plays(
 
 
 @pytest.mark.parametrize(
-    ("name", "environment", "refused", "dreams"),
+    ("name", "environment", "members", "refused", "dreams"),
     [
-        ("s2r", "dream", False, True),
-        ("s2r", "dream", True, False),
-        ("s2r", "real", False, False),
-        ("real_only", "dream", False, False),  # the control has no dream
+        ("s2r", "dream", 0, False, True),
+        ("s2r", "dream", 0, True, False),
+        ("s2r", "dream", 2, False, False),  # an ensemble cannot be refitted
+        ("s2r", "real", 0, False, False),
+        ("real_only", "dream", 0, False, False),  # the control has no dream
     ],
 )
 def test_updates_in_a_refitted_dream_are_for_a_policy_of_the_dream(
-    tmp_path, monkeypatch, capsys, name, environment, refused, dreams
+    tmp_path, monkeypatch, capsys, name, environment, members, refused, dreams
 ):
     settings = {
         "env.id": "tests.doubles:Corridor",
         "transfer.method": "dream_updates",
         "train.environment": environment,
+        "ensemble.members": members,
         "train.monitor.real_eval_every": 0,
     }
     start = "dream" if name == "s2r" else "warmstart"
@@ -276,8 +278,10 @@ def test_updates_in_a_refitted_dream_are_for_a_policy_of_the_dream(
         numbers = transfer.body(view, name, start)
     assert calls == [("dream" if dreams else "real", name, 100)]
     assert numbers["updates"] == (3 if dreams else 1)
-    text = "s2r: updates, not dream_updates: the dream was refused: wrong"
-    assert (text in capsys.readouterr().err) == refused
+    printed = capsys.readouterr().err
+    instead = "s2r: updates, not dream_updates: "
+    assert (f"{instead}the dream was refused: wrong" in printed) == refused
+    assert (f"{instead}this experience model cannot" in printed) == bool(members)
     if dreams:
         model, _ = load_model(run.path(f"policies/{name}"))
         assert helpers.distance(model.params, tuned.model.params) == 0.0
