@@ -2,6 +2,7 @@
 
 import ast
 import fnmatch
+import re
 from pathlib import Path
 
 import pytest
@@ -166,6 +167,15 @@ def test_files_and_functions_stay_small(path):
         if lines > limit:
             long[node.name] = lines
     assert long == {}
+
+
+@pytest.mark.parametrize("path", FILES, ids=IDS)
+def test_private_functions_have_a_caller(path):
+    text = path.read_text()
+    kinds = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    names = [n.name for n in ast.parse(text).body if isinstance(n, kinds)]
+    private = [n for n in names if n.startswith("_") and not n.startswith("__")]
+    assert [n for n in private if len(re.findall(rf"\b{n}\b", text)) == 1] == []
 
 
 def unexplained(tree, public=True):

@@ -1,7 +1,7 @@
 """Imitation of won episodes: what a policy wins in the dream, and the fit to it.
 
-tasks -> rollouts in the dream -> a won episode of each task, without its detours -> a
-fit from the initial policy
+tasks -> rollouts in the dream -> the shortest won episode of each task -> a fit from
+the initial policy
 """
 
 import dataclasses
@@ -38,10 +38,9 @@ def dreamed_wins(
     name: str,
     folder: str = "",
 ) -> list[Episode]:
-    """Return an episode, without detours, of each task that is won in the dream.
+    """Return the shortest episode, without detours, of each task won in the dream.
 
-    `expert_iteration.tasks` of the tasks are drawn, and dreamed until they are won, at
-    most `rollouts_per_task` times. What was dreamed under this name
+    `expert_iteration.tasks` of the tasks are drawn. What was dreamed under this name
     before an interruption is not repeated: it is in checkpoints/NAME.jsonl.
 
     Args:
@@ -62,32 +61,23 @@ def dreamed_wins(
         max_steps=step_limit(run),
         uncertainty=uncertainty_gate(run, folder),
     )
-    won: list[Episode] = []
-    played, unsolved = 0, drawn
-    max_episodes = len(drawn) * c.rollouts_per_task
-    with run.progress_report(f"{name}, dreamed", max_episodes, "episode") as report:
-        for attempt in range(c.rollouts_per_task):
-            if not unsolved:
-                break
-            skipped = attempt * len(drawn)
-            trajectories = rollout(
-                policy,
-                dream,
-                unsolved,
-                key=jax.random.fold_in(jax.random.key(seed), attempt),
-                temperature=c.temperature,
-                source=f"{name}-{attempt + 1}" if attempt else name,
-                progress=lambda done, _, skipped=skipped: report(skipped + done, {}),
-            )
-            played += len(trajectories)
-            won += [
-                t.episode for t in trajectories if t.error is None and t.episode.success
-            ]
-            solved = {e.task.id for e in won}
-            unsolved = [t for t in drawn if t.id not in solved]
+    starts = [task for task in drawn for _ in range(c.rollouts_per_task)]
+    with run.progress_report(f"{name}, dreamed", len(starts), "episode") as report:
+        trajectories = rollout(
+            policy,
+            dream,
+            starts,
+            key=jax.random.key(seed),
+            temperature=c.temperature,
+            source=name,
+            progress=lambda done, _: report(done, {}),
+        )
+    won = [t.episode for t in trajectories if t.error is None and t.episode.success]
+    broken = sum(t.error is not None for t in trajectories)
     print(
-        f"{name}: {len(drawn) - len(unsolved)} of {len(drawn)} tasks were won, in "
-        f"{played} dreamed episodes",
+        f"{name}: {len(won)} of {len(trajectories)} dreamed episodes were won, in "
+        f"{len({e.task.id for e in won})} of {len(drawn)} tasks"
+        + (f"; {broken} broke" if broken else ""),
         file=sys.stderr,
     )
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -222,8 +222,8 @@ class ExpertIterationConfig:
     tasks: int = 600
     """Tasks without a won episode that are drawn for each round, at most."""
     rollouts_per_task: int = 2
-    """Episodes that are dreamed of each of these tasks at most, the next one only where
-    none was won yet: one won episode of a task is imitated."""
+    """Episodes that are dreamed of each of these tasks; the shortest of those that are
+    won is imitated. To stop at the first won one lost games (docs/LOG.md)."""
     fresh_tasks: int = 600
     """Train tasks, at most, of which nothing was collected, and which are dreamed of
     next to the collected ones; each costs a reset of the real environment, for its

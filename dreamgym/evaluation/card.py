@@ -105,10 +105,6 @@ def _invalid(episode: Episode) -> list[float]:
     return [float(counts_as_invalid(t)) for t in episode.transitions]
 
 
-def _thoughts(episode: Episode) -> list[float]:
-    return [float(bool(t.thought)) for t in episode.transitions]
-
-
 def _efficiency(
     episodes: Sequence[Episode], count_tokens: Callable[[str], int] | None
 ) -> list[CardRow]:

@@ -20,13 +20,18 @@ from worldmodel.data.json_reading import read_json_rows
 
 MAX_LABEL, MAX_LABELS = 28, 8
 """Characters of a name in a legend, and names, at most: a plot has no room for more."""
+LEGEND_COLUMNS = 2
 
 Curve = Sequence[Mapping[str, Any]]
 
 
 def read_curves(folder: Path) -> dict[str, Curve]:
-    """Return the rows of each curve in a folder, by its file's name."""
-    return {path.stem: read_json_rows(path) for path in sorted(folder.glob("*.jsonl"))}
+    """Return the rows of each curve under a folder, by its path: `s2r/round-1`."""
+    files = sorted(folder.rglob("*.jsonl"))
+    return {
+        path.relative_to(folder).with_suffix("").as_posix(): read_json_rows(path)
+        for path in files
+    }
 
 
 def points(panel: Panel, curves: Mapping[str, Curve]) -> Iterator[tuple[str, Any]]:
@@ -79,7 +84,7 @@ def draw(axis: Any, panel: Panel, curves: Mapping[str, Curve]) -> bool:
             handles=axis.lines[:MAX_LABELS],
             loc="lower left",
             bbox_to_anchor=(0, 1),
-            ncols=2,
+            ncols=LEGEND_COLUMNS,
             borderpad=0.1,
         )
     return bool(lines)
@@ -105,7 +110,8 @@ def plot_curves(folder: Path, path: Path) -> None:
         figure, grid = plt.subplots(2, 4, figsize=(16, 7.2))
         for axis, panel in zip(grid.ravel(), PANELS, strict=False):
             draw(axis, panel, curves)
-            axis.set_title(panel.title, pad=30)
+            rows = math.ceil(min(len(axis.lines), MAX_LABELS) / LEGEND_COLUMNS)
+            axis.set_title(panel.title, pad=14 + 15 * rows)  # above the legend
         for axis in grid.ravel()[len(PANELS) :]:
             axis.axis("off")
         save_figure(figure, path)

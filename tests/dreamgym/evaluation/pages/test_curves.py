@@ -100,6 +100,9 @@ def test_a_run_gets_a_picture(tmp_path):
     for name, rows in (("dream", LOOP), ("fit", FIT), ("odd", [{"step": 1}])):
         text = "".join(json.dumps(r) + "\n" for r in rows)
         (tmp_path / f"curves/{name}.jsonl").write_text(text)
-    assert list(curves.read_curves(tmp_path / "curves")) == ["dream", "fit", "odd"]
+    (tmp_path / "curves/s2r").mkdir()
+    (tmp_path / "curves/s2r/round-1.jsonl").write_text(json.dumps(FIT[0]) + "\n")
+    names = ["dream", "fit", "odd", "s2r/round-1"]  # rounds of fine-tuning, too
+    assert list(curves.read_curves(tmp_path / "curves")) == names
     curves.plot_curves(tmp_path / "curves", tmp_path / "deep/curves.png")
     assert matplotlib.image.imread(tmp_path / "deep/curves.png").std() > 0.01
