@@ -42,6 +42,7 @@ examples:
                                                    again, with the rest of runs/a
   dreamgym doctor runs/a                           why it disappoints, what to change
   dreamgym control shuffled                        the control that must not gain
+  dreamgym control real-play --budget 5000         the control without a dream
   dreamgym scorecard runs/default-0                how far to trust its dream
   dreamgym refit runs/a --episodes new.jsonl       fit again with new episodes
   dreamgym study scripts/studies/worldmodel.toml   a grid of runs and its table

@@ -11,6 +11,7 @@ from typing import Any
 from dreamgym.config.describe import group_text
 from dreamgym.config.overrides import changed_by, flat
 from dreamgym.config.presets import (
+    CONTROLS,
     PRESETS,
     for_pretrained,
     for_server,
@@ -135,7 +136,7 @@ def run_options(parser: argparse.ArgumentParser) -> None:
         "--run-dir",
         type=Path,
         help="where everything goes; other settings want another one (default: "
-        "runs/PRESET-SEED, with -shuffled or -server behind it)",
+        "runs/PRESET-SEED, with -server or the name of a control behind it)",
     )
     add(
         "--name",
@@ -370,6 +371,12 @@ def config_of(args: argparse.Namespace) -> RunConfig:
     if config.server is not None and "expert_iteration.rounds" not in file:
         config = for_server(config, config.server)
     config = change_settings(config, args)
+    control = getattr(args, "control", None)
+    if control == "real-play" and not config.budget.real_steps:
+        raise ValueError(
+            "control real-play divides a number of real steps: give it by --budget N "
+            "(without one, a run's own table has the control real_only_total)"
+        )
     if config.env.id:
         parse_spec(config.env.id)
     check_model(config.model)
@@ -407,7 +414,7 @@ def _of_options(args: argparse.Namespace, file: dict[str, Any]) -> dict[str, Any
     if args.budget is not None:
         out["budget.real_steps"] = args.budget
     if args.command == "control":
-        out["pretrain.permute_outcomes"] = True
+        out |= CONTROLS[args.control]
     for fit in ("pretrain.fit", "bc.fit"):
         if args.remat:
             out[f"{fit}.compute.remat"] = True

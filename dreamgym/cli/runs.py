@@ -18,6 +18,7 @@ from dreamgym.cli.options import (
     server_of,
     settings_help,
 )
+from dreamgym.config.presets import CONTROLS
 from dreamgym.stages.table import STAGES
 
 if TYPE_CHECKING:
@@ -53,14 +54,16 @@ def add(commands: Any) -> None:
             add_evaluate_options(command)
     control = commands.add_parser(
         "control",
-        help="Run a control that must not gain",
-        description="Run all stages with an experience model that cannot help; by "
-        "default in runs/PRESET-SEED-shuffled.",
+        help="Run a control: a wrong dream, or none",
+        description="Run all stages without what a dream brings; by default in "
+        "runs/PRESET-SEED-CONTROL. `dreamgym compare` sets it beside the run.",
     )
     control.add_argument(
         "control",
-        choices=["shuffled"],
-        help="shuffled: the experience model fitted to permuted outcomes",
+        choices=list(CONTROLS),
+        help="shuffled: the experience model fitted to permuted outcomes, which must "
+        "not gain; real-play: no dream, the real steps of --budget are played and what "
+        "is won is imitated",
     )
     control.add_argument("--no-transfer", action="store_true", help=NO_TUNING)
     run_options(control)
@@ -244,7 +247,9 @@ def _run_stages(args: argparse.Namespace) -> None:
     _check_devices(args, config, mesh, rollout_mesh)
     check_preferences(config)
     wait_for_all("settings")  # before any process makes the run directory
-    root = args.run_dir if args.run_dir is not None else _default_directory(config)
+    root = args.run_dir
+    if root is None:
+        root = _default_directory(config, getattr(args, "control", None))
     if args.command in STAGES.commands():
         if args.command != "collect":  # which asks nobody
             check_server(config)
@@ -288,11 +293,10 @@ def _run_stages(args: argparse.Namespace) -> None:
         print(f"plan:    {plan}   (no real step but test games)")
 
 
-def _default_directory(config: "RunConfig") -> Path:
-    """Return where a run goes that names no directory."""
+def _default_directory(config: "RunConfig", control: str | None = None) -> Path:
+    """Return where a run, or its control, goes that names no directory."""
     suffix = "-server" if config.server else ""
-    if config.pretrain.permute_outcomes:
-        suffix = "-shuffled"
+    suffix = f"-{control}" if control else suffix
     return Path("runs") / f"{config.preset}-{config.seed}{suffix}"
 
 

@@ -174,6 +174,41 @@ def with_algorithm(config: RunConfig, name: str) -> RunConfig:
     )
 
 
+CONTROLS: dict[str, dict[str, Any]] = {
+    "shuffled": {"pretrain.permute_outcomes": True},
+    # What collection and selection leave over is played in the real environment, and
+    # what is won is imitated. It collects less, so that it has more to play. A single
+    # real update of two rollouts stands where training in the dream would.
+    "real-play": {
+        "train.environment": "real",
+        "train.updates": 1,
+        "train.tasks_per_update": 1,
+        "train.group_size": 2,
+        "planner.method": "none",
+        "budget.collect": 0.3,
+        "budget.score": 0.0,
+        "budget.branch": 0.05,
+        "budget.select": 0.1,
+    },
+}
+"""Controls of a whole run by name, as changes to its settings.
+
+`shuffled` fits the experience model to permuted outcomes and must not gain. `real-play`
+is the strongest method without a dream that we know, for a budget of real steps.
+"""
+
+
+def with_control(config: RunConfig, name: str) -> RunConfig:
+    """Return the control of a run that goes by a name.
+
+    Raises:
+      ValueError: an unknown name; the message lists the known ones.
+    """
+    if name not in CONTROLS:
+        raise ValueError(f"unknown control {name!r}; have {sorted(CONTROLS)}")
+    return changed_by(config, CONTROLS[name])
+
+
 def for_pretrained(config: RunConfig, *, lora: LoraConfig | None) -> RunConfig:
     """The run with the steps that a pretrained model takes.
 

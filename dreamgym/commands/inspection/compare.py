@@ -4,7 +4,7 @@ run directories, finished or not -> their differing settings, test successes, pa
 differences to the first run, curves -> a table and plots. Missing results stay blank.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,11 @@ from dreamgym.evaluation import evaluate
 from dreamgym.evaluation.evaluate import trajectories
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.tracking import FILE, read_metrics
-from dreamgym.stages.table import POLICIES
+from dreamgym.stages.table import CONTROLS, DPO, POLICIES, STAGES
 from worldmodel.data.json_reading import read_json_rows
+
+RUN_POLICIES = [name for name in POLICIES if name not in (*CONTROLS, DPO)]
+"""The policies of a run in its order, without its controls."""
 
 
 def compared(roots: Sequence[Path]) -> dict[str, Any]:
@@ -22,7 +25,8 @@ def compared(roots: Sequence[Path]) -> dict[str, Any]:
 
     runs: of each its name, settings that differ, successes by policy with intervals,
     rows of the dream's curve; paired: success of each run's policies minus the first
-    run's, where both played the same games.
+    run's, where both played the same games; last: of each run the policy that it ends
+    with, its real steps, and its success minus that of the first run's.
 
     Raises:
       RunError: fewer than two runs, a directory twice, or one that holds no run.
@@ -56,7 +60,36 @@ def compared(roots: Sequence[Path]) -> dict[str, Any]:
             }
             for by_policy in played[1:]
         ],
+        "last": [
+            _last(run, by_policy, played[0])
+            for run, by_policy in zip(runs, played, strict=True)
+        ],
     }
+
+
+def _last(
+    run: Run,
+    played: Mapping[str, list[Trajectory]],
+    first_played: Mapping[str, list[Trajectory]],
+) -> dict[str, Any] | None:
+    """Return the policy that a run ends with beside that of the first run.
+
+    None where one of them has played no test games.
+    """
+    name, other = _last_policy(played), _last_policy(first_played)
+    if name is None or other is None:
+        return None
+    stage = STAGES.policies()[name]
+    return {
+        "policy": name,
+        "real_steps": STAGES.real_transitions(run, [stage]) + run.estimate_steps(),
+        "difference": _paired(played[name], first_played[other]),
+    }
+
+
+def _last_policy(played: Mapping[str, Any]) -> str | None:
+    """Return the last policy of a run that has played, its controls left out."""
+    return next((n for n in reversed(RUN_POLICIES) if n in played), None)
 
 
 def _flat(part: Any, at: str = "") -> dict[str, Any]:

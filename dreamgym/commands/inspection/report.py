@@ -146,8 +146,10 @@ def repeat_command(config: RunConfig) -> str:
         default |= _server_defaults(config.server)
     changed = {k: v for k, v in settings.items() if v != default.get(k)}
     words = ["dreamgym", "quickstart"]
-    if changed.pop("pretrain.permute_outcomes", False):
-        words = ["dreamgym", "control", "shuffled"]
+    for name, control in presets.CONTROLS.items():
+        if control.items() <= settings.items():
+            words = ["dreamgym", "control", name]
+            changed = {k: v for k, v in changed.items() if k not in control}
     words += ["--preset", config.preset]
     for name, option in OPTIONS.items():
         if changed.pop(name, None) or name == "seed":

@@ -13,6 +13,8 @@
     "experience.history" = 0
     [variants.ppo]
     algorithm = "ppo"                       # a name for settings (rl/config.py)
+    [variants."no dream"]
+    control = "real-play"                   # another one (config/presets.py)
     [columns]                               # FILE.path in the run's JSON files
     exact = "fidelity.exact.all"
     seconds = "stages/pretrain.seconds"
@@ -43,13 +45,13 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.config.overrides import changed_by
-from dreamgym.config.presets import preset, with_algorithm
+from dreamgym.config.presets import preset, with_algorithm, with_control
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.pages import study_table
 from dreamgym.run.directory import RunError
 from dreamgym.stages.table import PLAYERS, POLICIES, STAGES
 
-VARIANT, ALGORITHM = "variant", "algorithm"
+VARIANT, ALGORITHM, CONTROL = "variant", "algorithm", "control"
 
 
 Cell = dict[str, Any]
@@ -286,4 +288,6 @@ def config_of(study: Study, cell: Cell) -> RunConfig:
     config = preset(study.preset)
     if ALGORITHM in settings:
         config = with_algorithm(config, settings.pop(ALGORITHM))
+    if CONTROL in settings:
+        config = with_control(config, settings.pop(CONTROL))
     return changed_by(config, settings)

@@ -46,14 +46,30 @@ def table(comparison: dict[str, Any]) -> str:
             f"\nand {len(settings) - MAX_SETTINGS} more settings differ: --json has all"
         )
     first = runs[0]["name"]
-    for run, paired in zip(runs[1:], comparison["paired"], strict=True):
+    rows = zip(runs[1:], comparison["paired"], comparison["last"][1:], strict=True)
+    for run, paired, last in rows:
         lines += ["", f"{run['name']} minus {first}, on the games that both played:"]
         lines += [
             f"- {name}: {difference_text(d)} ({d['episodes']} games)"
             for name, d in paired.items()
             if d["episodes"]
         ] or ["- none"]
+        if last is not None and last["difference"]["episodes"]:
+            other = comparison["last"][0]
+            lines.append(_last_policies(run["name"], last, first, other))
     return "\n".join(lines)
+
+
+def _last_policies(
+    name: str, last: dict[str, Any], first_name: str, first: dict[str, Any]
+) -> str:
+    """Return the difference between the policies that two runs end with."""
+    return (
+        f"- the policies that they end with, {last['policy']} of {name} "
+        f"({last['real_steps']:,} real steps) minus {first['policy']} of {first_name} "
+        f"({first['real_steps']:,}): {difference_text(last['difference'])} "
+        f"({last['difference']['episodes']} games)"
+    )
 
 
 def _brief(value: Any) -> str:

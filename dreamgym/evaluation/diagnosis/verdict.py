@@ -161,12 +161,16 @@ def training_sentences(evidence: Evidence) -> list[str]:
 def _against_real_play(evidence: Evidence) -> list[str]:
     """Return whether the dream paid: the run's last policy against real play.
 
-    Nothing of a run whose dream was refused: its policies are of real play, too.
+    Nothing of a run whose dream was refused: its policies are of real play, too. A run
+    with a budget has no control of its own.
     """
     paired, control = evidence.results.get("paired", {}), "real_only_total"
-    if evidence.number("dream_check", "refused") and not evidence.number(
+    is_refused = evidence.number("dream_check", "refused") and not evidence.number(
         "dream_check", "forced"
-    ):
+    )
+    if evidence.results.get("budget"):
+        return _advice_on_control(evidence, bool(is_refused))
+    if is_refused:
         return []
     for policy in ("planner", "s2r"):
         difference = paired.get(f"{policy}_minus_{control}")
@@ -188,6 +192,26 @@ def _against_real_play(evidence: Evidence) -> list[str]:
             "transfer.real_transitions."
         ]
     return [f"Whether dreaming paid cannot be told by these games: {text}."]
+
+
+def _advice_on_control(evidence: Evidence, is_refused: bool) -> list[str]:
+    """Return how a run with a budget, which has no control, finds out if dreaming paid.
+
+    Nothing where no dream was asked: the run is that control.
+    """
+    if evidence.number("dream_check", "forced") is None:
+        return []
+    steps = evidence.results["budget"]["real_steps"]
+    command = f"`dreamgym control real-play --budget {steps}` with this run's settings"
+    if is_refused:
+        return [
+            "The dream was refused, so what was collected to fit it taught no policy: "
+            f"{command} spends these steps on real play."
+        ]
+    return [
+        f"Whether dreaming paid is not known: a budget pays for no control. {command} "
+        "plays without a dream, and `dreamgym compare` sets it beside this run."
+    ]
 
 
 def _nothing_to_gain(evidence: Evidence) -> list[str]:

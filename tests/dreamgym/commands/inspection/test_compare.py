@@ -58,6 +58,24 @@ def test_what_differs_and_what_came_of_it(two):
     json.dumps(result)
 
 
+def test_the_policies_that_runs_end_with_are_compared_with_their_real_steps(two):
+    a, b = two
+    a.mark("collect", {"real_transitions": 70})
+    b.mark("collect", {"real_transitions": 50})
+    b.mark("s2r", {"real_transitions": 40})
+    write_episodes(b.path("test/s2r.jsonl"), played([True, True, False, True]))
+    write_episodes(b.path("test/real_only.jsonl"), played([False] * 4))  # a control
+    first, last = compared([a.root, b.root])["last"]
+    assert (first["policy"], first["real_steps"]) == ("dream", 70)
+    assert (last["policy"], last["real_steps"]) == ("s2r", 90)
+    assert last["difference"]["mean"] == 0.25  # 3 of 4 games, and 2 of 4
+    text = run_comparison.table(compared([a.root, b.root]))
+    assert (
+        f"end with, s2r of {b.root} (90 real steps) minus dream of {a.root} (70): "
+        "+0.250 ["
+    ) in text
+
+
 def test_of_a_dream_that_is_not_over_there_is_what_it_told(two):
     a, b = two
     for n in (1, 2):
@@ -110,5 +128,6 @@ def test_runs_of_the_same_settings_are_compared_too(two, tmp_path):
         "curve": [],
     }
     assert result["paired"] == [{}]
+    assert result["last"][1] is None
     assert "- none" in run_comparison.table(result)
     run_comparison.plot(result, tmp_path / "c.png")

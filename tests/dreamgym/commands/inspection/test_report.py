@@ -8,7 +8,7 @@ import pytest
 from dreamgym.commands.inspection import report
 from dreamgym.commands.results import read_results
 from dreamgym.config.overrides import changed_by
-from dreamgym.config.presets import preset
+from dreamgym.config.presets import preset, with_control
 from dreamgym.config.stages import EnvConfig, ServerConfig
 from dreamgym.run.directory import Run, RunError
 from tests import doubles
@@ -111,6 +111,10 @@ def test_the_command_of_a_run_repeats_it():
     assert report.repeat_command(config) == (
         "dreamgym control shuffled --preset default --seed 0 --env 'my mod:Env' "
         "--set experience.full_state=true --set train.tasks_per_update=5"
+    )
+    budget = preset("default", {"budget.real_steps": 900})
+    assert report.repeat_command(with_control(budget, "real-play")) == (
+        "dreamgym control real-play --preset default --seed 0 --budget 900"
     )
     chat = ChatConfig(base_url="http://h/v1", read_timeout=600.0, model="m")
     served = preset("tiny", server=ServerConfig(chat=chat))

@@ -213,6 +213,27 @@ def test_a_run_without_a_control_does_not_say_whether_the_dream_paid():
     assert not training_sentences(evidence(paired=paired, planner=0.7, s2r=0.6))
 
 
+@pytest.mark.parametrize(
+    ("check", "opening"),
+    [
+        ({"refused": "", "forced": False}, "Whether dreaming paid is not known: "),
+        ({"refused": "no ends", "forced": True}, "Whether dreaming paid is not known"),
+        ({"refused": "no ends", "forced": False}, "The dream was refused, so "),
+        ({"refused": ""}, None),  # no dream was asked: the run is the control
+    ],
+)
+def test_a_run_with_a_budget_names_its_control(check, opening):
+    run = evidence(planner=0.7, stages=STAGES | {"dream_check": check})
+    run.results["budget"] = {"real_steps": 5000, "spent": 4990}
+    sentences = training_sentences(run)
+    if opening is None:
+        assert sentences == []
+        return
+    (sentence,) = sentences
+    assert sentence.startswith(opening)
+    assert "`dreamgym control real-play --budget 5000`" in sentence
+
+
 def test_a_shield_that_the_run_chose_is_named():
     chosen = {"shield": "valid", "dev_invalid_actions": 0.62}
     (sentence,) = training_sentences(
