@@ -34,12 +34,22 @@ from dreamgym.evaluation.dream_check import (
     success_gap,
 )
 from dreamgym.evaluation.evaluate import trajectories
+from dreamgym.evaluation.leading_numbers import ends_found, rate_text
 from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
+from worldmodel import fidelity
 from worldmodel.experience.base import ExperienceModel
 
 UNSHIELDED = "dev_games/bc-unshielded.jsonl"
 """Real dev games of bc without its shield, where the stage shield gave it one."""
+
+ON_POLICY = {
+    "predictable": "right next states",
+    "kept": "known facts kept",
+    "rewards": "rewards found",
+    "ends": "ends found",
+}
+"""Figures of the policy's own real dev games that are printed, with their titles."""
 
 
 class Check(NamedTuple):
@@ -73,10 +83,12 @@ def body(run: Run) -> dict[str, Any]:
     comparable = _comparable_games(run, policy, played_as, real)
     with run_chat.experience_session(experience):
         check = _check(run, policy, comparable, experience)
+        on_policy = _on_policy(run, real, experience)
     c = run.config
     tries = c.dream_check.remedy_share > 0 and not c.dream_check.force
     if check.reasons and tries and can_refit(run.config):
         check = _with_remedy(run, policy, comparable, check)
+    check = check._replace(numbers=check.numbers | on_policy)
     if real is not None:
         check = check._replace(numbers=check.numbers | {"real": dev_metrics(real)})
     forced = c.dream_check.force or c.pretrain.permute_outcomes
@@ -106,6 +118,35 @@ def _comparable_games(
         file=sys.stderr,
     )
     return None
+
+
+def _on_policy(
+    run: Run, real: Sequence[Trajectory] | None, experience: ExperienceModel
+) -> dict[str, Any]:
+    """Return how often the dream is right in real dev games of the policy itself.
+
+    `on_policy` has figures of a scorecard, each {mean, count, effective}: the states
+    that a policy reaches are others than those that were collected. Empty without real
+    games. A chat server is not asked: every step would be a request.
+    """
+    if not real or run.config.server is not None:
+        return {}
+    episodes = [t.episode for t in real if t.error is None and t.episode.transitions]
+    if not episodes:
+        return {}
+    limit = run.config.fidelity.transitions
+    scorecard = fidelity.score(experience, episodes, limit=limit, open_loop_steps=0)
+    rates = {
+        "predictable": scorecard["exact"].get("predictable"),
+        "changed": scorecard["exact"].get("changed"),
+        "kept": scorecard["kept"]["all"],
+        "rewards": scorecard["reward"]["recall"],
+        "ends": ends_found(scorecard),
+    }
+    print(f"dream_check: in the policy's own {len(episodes)} real dev games")
+    for name, title in ON_POLICY.items():
+        print(f"  {title:<17} {rate_text(rates[name])}")
+    return {"on_policy": rates}
 
 
 def _with_remedy(
@@ -185,4 +226,6 @@ def cost(config: RunConfig, workload: Workload) -> Cost:
     if config.train.environment == "real":
         return Cost()
     games = config.train.monitor.real_eval_tasks
-    return dream_cost(config, workload, games * workload.max_steps)
+    steps = games * workload.max_steps
+    scored = 0 if config.server else min(config.fidelity.transitions, steps)
+    return dream_cost(config, workload, steps + scored)

@@ -94,6 +94,40 @@ def test_a_dream_that_agrees_is_left_as_it_is(monkeypatch, run):
     assert "remedy" not in numbers
 
 
+def test_the_dream_is_scored_in_the_policys_own_real_games(monkeypatch, run, capsys):
+    """The model by rules is right in all; in games that it answers wrongly, in none."""
+    steps = {(e.task.id, s.state, s.action) for e, s in steps_of(WON)}
+    sound = Dream(monkeypatch, run, WON, LOST)
+    on_policy = sound.body()["on_policy"]
+    assert {x["mean"] for x in on_policy.values()} == {1.0}
+    assert on_policy["kept"]["count"] == len(steps)
+    assert on_policy["predictable"]["count"] > len(steps) / 2  # the rest are reveals
+    assert on_policy["ends"]["count"] == on_policy["rewards"]["count"] == len(WON)
+    out = capsys.readouterr().out
+    assert f"the policy's own {len(WON)} real dev games" in out
+    assert "ends found        100.0%" in out
+
+    class Blind(doubles.RuleModel):
+        def predict(self, queries):
+            return [
+                p._replace(next_state=q.state, reward=0.0, outcome="go")
+                for p, q in zip(super().predict(queries), queries, strict=True)
+            ]
+
+    monkeypatch.setattr(dream_check, "load_experience", lambda *_, **__: Blind())
+    on_policy = dream_check.body(run)["on_policy"]
+    assert (on_policy["changed"]["mean"], on_policy["ends"]["mean"]) == (0.0, 0.0)
+    monkeypatch.setattr(dream_check, "play_dev_games", lambda *_: [])
+    assert "on_policy" not in dream_check.body(run)
+
+
+def steps_of(trajectories):
+    """Yield (episode, transition) of every step."""
+    for t in trajectories:
+        for step in t.episode.transitions:
+            yield t.episode, step
+
+
 @pytest.mark.parametrize(
     ("kept", "unshielded", "refits"),
     [

@@ -238,6 +238,38 @@ def test_bc_that_wins_all_dev_games_leaves_nothing_to_gain(
     assert numbers.get("nothing_to_gain") is expected
 
 
+@pytest.mark.parametrize(
+    ("games", "before", "after", "expected"),
+    [
+        (9, 2, 3, "bc"),  # one game more of nine is luck
+        (9, 2, 5, "warmstart"),
+        (64, 30, 33, "bc"),
+        (64, 30, 38, "warmstart"),
+        (9, 0, 0, "bc"),
+    ],
+)
+def test_the_warm_start_is_kept_if_it_wins_a_standard_error_more(
+    tmp_path, monkeypatch, capsys, games, before, after, expected
+):
+    task = doubles.tasks("dev")[0]
+    won = Trajectory(doubles.expert(task), (), None)
+    lost = Trajectory(doubles.episode(task, ["go left"]), (), None)
+    rows = {
+        name: [won] * count + [lost] * (games - count)
+        for name, count in (("bc", before), ("warmstart", after))
+    }
+    monkeypatch.setattr(warmstart, "plays_dev_games", lambda *_: True)
+    monkeypatch.setattr(warmstart, "play_dev_games", lambda _, name, __: rows[name])
+    policy, other = doubles.policy(), doubles.policy(seed=1).model
+    settings = {"env.id": "tests.doubles:Corridor"}
+    with Run(tmp_path, preset("tiny", settings)) as run:
+        model, numbers = warmstart._better_policy(run, policy, policy.model, other)
+    assert numbers["kept"] == expected
+    assert model is (other if expected == "warmstart" else policy.model)
+    luck = "less than one standard error more" in capsys.readouterr().err
+    assert luck == (expected == "bc" and after > before)
+
+
 def test_smaller_shares_are_part_of_larger_ones():
     episodes = [doubles.expert(t) for t in doubles.tasks("train")[:16]]
 
