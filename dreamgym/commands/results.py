@@ -13,7 +13,7 @@ from dreamgym.evaluation.diagnosis.verdict import verdict
 from dreamgym.evaluation.tool_report import tool_report
 from dreamgym.run.directory import SCHEMA, Run, RunError, versions
 from dreamgym.stages.table import STAGES
-from dreamgym.training.limits import episode_cost
+from dreamgym.training.limits import cost_counters
 from dreamgym.training.metrics import training_note
 from worldmodel.data.json_reading import read_json_rows, read_json_value
 from worldmodel.data.records import Transition
@@ -101,11 +101,7 @@ def token_counter(run: Run) -> Callable[[str], int] | None:
 
 def limited_costs(run: Run) -> dict[str, Callable[[Sequence[Transition]], float]]:
     """Return a counter of each cost that the training loops limit."""
-    limits = (*run.config.train.limits, *run.config.transfer.limits)
-    return {
-        limit.name: lambda steps, limit=limit: episode_cost(steps, limit)
-        for limit in limits
-    }
+    return cost_counters((*run.config.train.limits, *run.config.transfer.limits))
 
 
 def _tool_use(run: Run, played: Sequence[Trajectory]) -> dict[str, Any]:

@@ -4,16 +4,17 @@ real and dreamed trajectories on the same tasks -> the difference in success wit
 interval -> a description of what differs -> whether to train in this dream.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.base import counts_as_invalid
-from dreamgym.evaluation.evaluate import paired, summary
+from dreamgym.evaluation.evaluate import costs, paired, summary
 from dreamgym.evaluation.leading_numbers import ends_found
 from dreamgym.evaluation.statistics import difference_text
+from worldmodel.data.records import Transition
 from worldmodel.experience.base import same_reward
 from worldmodel.fidelity.cases import commonest_reward
 
@@ -41,6 +42,39 @@ def success_gap(
 ) -> dict[str, float | None]:
     """Return dreamed minus real success over tasks scored in both, and its interval."""
     return paired(dreamed, real, seed=seed)
+
+
+def cost_gaps(
+    real: Sequence[Trajectory],
+    dreamed: Sequence[Trajectory],
+    counters: Mapping[str, Callable[[Sequence[Transition]], float]],
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the mean cost of an episode by name, `real` and `dreamed`, with intervals.
+
+    Those that the environment reports, and those of `counters`. A dream reports none,
+    so that there only counters count.
+    """
+    costs_real, costs_dreamed = costs(real, counters), costs(dreamed, counters)
+    nothing = {"mean": 0.0, "low": 0.0, "high": 0.0}
+    return {
+        name: {
+            "real": costs_real.get(name, nothing),
+            "dreamed": costs_dreamed.get(name, nothing),
+        }
+        for name in sorted(costs_real.keys() | costs_dreamed.keys())
+    }
+
+
+def cost_text(name: str, gap: Mapping[str, Mapping[str, float]], games: int) -> str:
+    """Return a sentence on what an episode costs really and in the dream."""
+    real, dreamed = (
+        "{mean:.3f} [{low:.3f}, {high:.3f}]".format(**gap[k])
+        for k in ("real", "dreamed")
+    )
+    return (
+        f"an episode of the warm start costs {real} of {name} really and {dreamed} in "
+        f"the dream, over {games} dev tasks"
+    )
 
 
 def gap_text(gap: Mapping[str, float | None]) -> str:

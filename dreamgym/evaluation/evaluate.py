@@ -14,7 +14,7 @@ from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory, rollout
 from dreamgym.envs.base import counts_as_invalid
 from dreamgym.envs.vector import VectorEnv
-from dreamgym.evaluation.statistics import paired_by_game, rate, ratio
+from dreamgym.evaluation.statistics import mean_of_games, paired_by_game, rate
 from worldmodel.data.records import Task, Transition, read_episodes
 
 
@@ -90,24 +90,30 @@ def costs(
     trajectories: Sequence[Trajectory],
     counters: Mapping[str, Callable[[Sequence[Transition]], float]] | None = None,
 ) -> dict[str, dict[str, float]]:
-    """Return the mean cost of an episode by name, with a bootstrap interval by game.
+    """Return the mean cost of an episode by name, with an interval over games.
 
     Names are those that the environment reports; `counters` count further ones.
     """
+    by_game = game_costs(trajectories, counters)
+    return {name: mean_of_games(games, seed=0) for name, games in by_game.items()}
+
+
+def game_costs(
+    trajectories: Sequence[Trajectory],
+    counters: Mapping[str, Callable[[Sequence[Transition]], float]] | None = None,
+) -> dict[str, dict[str, list[float]]]:
+    """Return the costs of episodes, by name and by task id, in order of name."""
     reported = {k for t in trajectories for x in t.episode.transitions for k in x.costs}
     counts: dict[str, Callable[[Sequence[Transition]], float]] = {
         name: functools.partial(_reported_cost, name) for name in reported
     }
     counts.update(counters or {})
-    out = {}
+    out: dict[str, dict[str, list[float]]] = {}
     for name, count in sorted(counts.items()):
-        games: dict[str, list[float]] = {}
         for t in trajectories:
+            games = out.setdefault(name, {})
             cost = count(t.episode.transitions)
             games.setdefault(t.episode.task.id, []).append(float(cost))
-        if games:
-            sums = [(sum(x), float(len(x))) for x in games.values()]
-            out[name] = ratio(sums, seed=0)
     return out
 
 

@@ -118,6 +118,19 @@ def paired_difference(
     }
 
 
+def mean_of_games(
+    games: Mapping[str, Sequence[float | int]], *, seed: int
+) -> dict[str, float]:
+    """Return the mean of values by game, with a 95 % interval over games.
+
+    If all are 0 or 1 it is a share with the interval of `rate`, which is not empty
+    where nothing happened; else the interval is a bootstrap.
+    """
+    if all(x in (0, 1) for values in games.values() for x in values):
+        return rate(games)
+    return ratio([(sum(x), float(len(x))) for x in games.values()], seed=seed)
+
+
 def paired_by_game(
     rows: Iterable[tuple[str, float, float]], *, seed: int
 ) -> dict[str, float | None]:

@@ -12,7 +12,7 @@ from dreamgym.agent.rollout import Trajectory
 from dreamgym.evaluation.statistics import rate, ratio
 from worldmodel.data.records import Episode
 from worldmodel.text.tools import skills
-from worldmodel.text.tools.skills import SkillRate
+from worldmodel.text.tools.skills import SkillRate, Skills
 from worldmodel.text.tools.tool_calls import expected_calls
 
 PER_SUCCESS = ("calls_per_success", "steps_per_success", "tokens_per_success")
@@ -51,33 +51,52 @@ def tool_report(
     Unscored episodes are left out. `count_tokens` counts those of a text, and
     `match` says which call is which (reward.tools.match).
     """
-    episodes = [
-        t.episode
-        for t in trajectories
-        if t.error is None and expected_calls(t.episode.task) is not None
-    ]
-    if not episodes:
+    parts = _skills(trajectories, match)
+    if not parts:
         return None
+    games = _by_game(parts, count_tokens)
+    return {
+        "episodes": len(parts),
+        "measures": {
+            name: with_interval(name, by_game, seed=seed)
+            for name, by_game in sorted(games.items())
+            if any(r.count for x in by_game.values() for r in x)
+        },
+        "confusion": skills.total(part for _, part in parts).confusion,
+    }
+
+
+def game_rates(
+    trajectories: Sequence[Trajectory], *, match: str
+) -> dict[str, dict[str, list[SkillRate]]]:
+    """Return the measures of `tool_report` without tokens, by name and by task id."""
+    return _by_game(_skills(trajectories, match), None)
+
+
+def _by_game(
+    parts: Sequence[tuple[Episode, Skills]], count_tokens: Callable[[str], int] | None
+) -> dict[str, dict[str, list[SkillRate]]]:
     games: dict[str, dict[str, list[SkillRate]]] = {}
-    parts = [skills.of_episode(e, match) for e in episodes]
-    for e, part in zip(episodes, parts, strict=True):
-        rates = dict(part.rates)
+    for e, part in parts:
+        rates = {k: v for k, v in part.rates.items() if k not in PER_TURN}
         if count_tokens is not None and e.success is not None:
             won = float(e.success)
             spent = episode_tokens(e, count_tokens) * won
             rates["tokens_per_success"] = SkillRate(spent, won)
         for name, value in rates.items():
             games.setdefault(name, {}).setdefault(e.task.id, []).append(value)
-    return {
-        "episodes": len(episodes),
-        "measures": {
-            name: _with_interval(by_game, seed, share=name not in PER_SUCCESS)
-            for name, by_game in sorted(games.items())
-            if name not in PER_TURN
-            and any(r.count for x in by_game.values() for r in x)
-        },
-        "confusion": skills.total(parts).confusion,
-    }
+    return games
+
+
+def _skills(
+    trajectories: Sequence[Trajectory], match: str
+) -> list[tuple[Episode, Skills]]:
+    """Return the scored episodes whose tasks expect calls, each with its skills."""
+    return [
+        (t.episode, skills.of_episode(t.episode, match))
+        for t in trajectories
+        if t.error is None and expected_calls(t.episode.task) is not None
+    ]
 
 
 def episode_tokens(episode: Episode, count_tokens: Callable[[str], int]) -> int:
@@ -88,10 +107,11 @@ def episode_tokens(episode: Episode, count_tokens: Callable[[str], int]) -> int:
     )
 
 
-def _with_interval(
-    games: Mapping[str, Sequence[SkillRate]], seed: int, *, share: bool
+def with_interval(
+    measure: str, games: Mapping[str, Sequence[SkillRate]], *, seed: int
 ) -> dict[str, float]:
-    if not share:
+    """Return the mean of a measure over games, with its 95 % interval."""
+    if measure in PER_SUCCESS:
         sums = [
             (sum(r.hits for r in rates), sum(r.count for r in rates))
             for rates in games.values()

@@ -165,4 +165,6 @@ def _value(config: Any, path: str) -> Any:
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = dataclasses.asdict(value)
+    if isinstance(value, list | tuple):  # of groups, such as train.limits
+        return [_plain(x) for x in value]
     return json.loads(json.dumps(value))

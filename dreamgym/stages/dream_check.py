@@ -25,6 +25,8 @@ from dreamgym.build.refit import can_refit, mend
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.dream_check import (
     Fault,
+    cost_gaps,
+    cost_text,
     describe_unmeasured,
     dev_metrics,
     disagrees,
@@ -37,6 +39,7 @@ from dreamgym.evaluation.evaluate import trajectories
 from dreamgym.evaluation.leading_numbers import ends_found, rate_text
 from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
+from dreamgym.training.limits import cost_counters
 from worldmodel import fidelity
 from worldmodel.experience.base import ExperienceModel
 
@@ -205,6 +208,10 @@ def _compare(
     if not pairs:
         return {"disagrees": False}, []
     gap = success_gap(pairs, dreamed, seed=run.config.seed)
+    cost_gap = cost_gaps(pairs, dreamed, cost_counters(run.config.train.limits))
+    for name, of_cost in cost_gap.items():
+        text = cost_text(name, of_cost, len(pairs))
+        print(f"dream_check: {text}", file=sys.stderr)
     faults = dream_faults(pairs, dreamed)
     texts = [fault.text for fault in faults]
     metrics, tolerance = dev_metrics(real), run.config.dream_check.max_success_gap
@@ -214,6 +221,8 @@ def _compare(
         "faults": texts,
         "sentence": ": ".join([gap_text(gap), *([", ".join(texts)] if texts else [])]),
     }
+    if cost_gap:
+        numbers["costs"] = cost_gap
     return numbers, faults
 
 

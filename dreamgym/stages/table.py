@@ -329,6 +329,7 @@ STAGES = StageTable(
                 "fidelity",
                 "uncertainty",
                 "train.environment",
+                "train.limits",  # costs that are counted in dev games
                 "dream_check",
             ),
             writes=("dev_games/warmstart.jsonl", "remedy", "curves/dream_check.jsonl"),

@@ -165,9 +165,9 @@ class LimitConfig:
     limit: below 1 the conditional value at risk, CVaR (arXiv:1512.01629), and not the
     mean over all."""
     pattern: str = ""
-    """Regular expression; each step whose action or next state it occurs in costs 1, in
-    the dream, too. "" counts what the environment reports alone, which a dream cannot
-    tell."""
+    """Regular expression; each step whose action or next state it occurs in costs 1,
+    unless the environment reports this cost for the step. So it counts in the dream,
+    which reports none. "" counts what the environment reports alone."""
     search_in: str = "action"
     """Where the pattern is searched: in the "action" or in the lines of the
     "next_state"."""

@@ -7,7 +7,7 @@ arXiv:1805.11074).
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,19 +18,28 @@ from worldmodel.data.records import Transition
 
 
 def step_cost(transition: Transition, limit: LimitConfig) -> float:
-    """Return what a step costs: what the environment says, and 1 for the pattern."""
-    cost = float(transition.costs.get(limit.name, 0.0))
-    if not limit.pattern:
-        return cost
+    """Return what a step costs: what the environment says, else 1 for the pattern."""
+    if limit.name in transition.costs or not limit.pattern:
+        return float(transition.costs.get(limit.name, 0.0))
     text = transition.action
     if limit.search_in == "next_state":
         text = "\n".join(transition.next_state)
-    return cost + bool(re.search(limit.pattern, text, re.MULTILINE))
+    return float(bool(re.search(limit.pattern, text, re.MULTILINE)))
 
 
 def episode_cost(transitions: Sequence[Transition], limit: LimitConfig) -> float:
     """Return the sum of a cost over an episode."""
     return sum(step_cost(t, limit) for t in transitions)
+
+
+def cost_counters(
+    limits: Iterable[LimitConfig],
+) -> dict[str, Callable[[Sequence[Transition]], float]]:
+    """Return for each limited cost the function that counts it in an episode."""
+    return {
+        limit.name: lambda steps, limit=limit: episode_cost(steps, limit)
+        for limit in limits
+    }
 
 
 def multipliers(

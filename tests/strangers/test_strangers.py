@@ -9,6 +9,7 @@ import pytest
 from dreamgym.envs import base, limits, registry
 from dreamgym.envs.contract import checker
 from dreamgym.envs.tools.tool_env import ToolEnv
+from tests.strangers.river import HAZARD, use_bridge
 
 HERE = Path(__file__).parent
 STRANGERS = {
@@ -28,6 +29,8 @@ STRANGERS = {
     "tools:Invoices": "",
     "tools:Arithmetic": "",
     "tools:Calculator": "",
+    "tools:Shop": "",
+    "river:River": "",
     "guide_games:Booking": "",
     "guide_games:Lab": "",
     "guide_games:NumberGame": "",
@@ -80,6 +83,40 @@ def test_there_are_tasks_to_learn_from_and_to_test_on(name):
     counts = [len(base.tasks_of(env, name, s, 400)) for s in base.SPLITS]
     least = (12, 2, 4) if "Hanoi" in name or "Cliff" in name else (60, 8, 15)
     assert all(n >= m for n, m in zip(counts, least, strict=True)), counts
+
+
+def test_about_half_of_the_shop_needs_a_call():
+    env = made("tools:Shop")
+    tasks = base.begin_all(env, base.tasks_of(env, "shop", "train", 400))
+    needs = [any(task.options["calls"]) for task in tasks]
+    assert 0.4 < sum(needs) / len(needs) < 0.65
+
+
+def test_to_wade_through_the_river_is_short_and_a_hazard():
+    env, waded = made("river:River"), []
+    for task in base.tasks_of(env, "river", "train", 40):
+        _, state = base.begin(env, task)
+        plan = list(env.expert())
+        hazards = [base.take(env, action).costs[HAZARD] for action in plan]
+        assert hazards == [float(action == "wade") for action in plan]
+        numbers = dict(line.split()[:2] for line in state)
+        short = abs(int(numbers["you"]) - int(numbers["house"])) + 1
+        assert (len(plan) == short) if "wade" in plan else (len(plan) >= short + 4)
+        waded.append("wade" in plan)
+    assert 0.25 < sum(waded) / len(waded) < 0.75  # the expert of every other task
+
+
+def test_the_shield_of_the_river_leads_to_the_bridge_in_place_of_wading():
+    env = made("river:River")
+    for task in base.tasks_of(env, "river", "train", 12):
+        _, state = base.begin(env, task)
+        while "bank south" in " ".join(state):
+            action = use_bridge(task, state, "wade", None)
+            step = base.take(env, action)
+            assert (step.costs[HAZARD], step.invalid) == (0.0, False)
+            state = step.state
+        assert action == "cross"
+        assert use_bridge(task, state, "left", None) == "left"
 
 
 def test_an_adapter_has_at_most_60_lines():

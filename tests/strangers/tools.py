@@ -1,4 +1,4 @@
-"""Five environments behind JSON tools, or of one turn, as users write them."""
+"""Six environments behind JSON tools, or of one turn, as users write them."""
 
 import random
 
@@ -6,6 +6,7 @@ from dreamgym import Task, ToolEnv, tool
 from tests.strangers.common import split_of
 
 NAMES = ("ada", "bob", "eve", "ida", "joe", "kim", "leo", "mia", "ned", "pat", "sam")
+FRUIT = ("apple", "fig", "kiwi", "lime", "mango", "peach", "pear", "plum")
 DAYS = ("mon", "tue", "wed", "thu", "fri")
 
 
@@ -215,3 +216,56 @@ class Calculator(Arithmetic):
 
     def valid_actions(self):
         return [*ToolEnv.valid_actions(self)[:20], str(self.right), str(self.right + 1)]
+
+
+class Shop(ToolEnv):
+    """A shelf of fruit: half of the tasks need the price list, half can be read.
+
+    What is asked for has a label with its price, or it has none. A label and a look at
+    the list say the same, so that a call too many costs a step and no success.
+    """
+
+    max_episode_steps = 4
+
+    def tasks(self, split):
+        def task(rng):
+            prices = {fruit: rng.randrange(10, 100) for fruit in rng.sample(FRUIT, 3)}
+            labels = rng.sample(list(prices), rng.choice([1, 2]))
+            asked = rng.choice(list(prices))
+            options = {"prices": prices, "labels": labels, "asked": asked}
+            return f"price of {asked}", options
+
+        return numbered("shop", split, task)
+
+    def start(self, task):
+        self.prices, self.labels = task.options["prices"], task.options["labels"]
+        self.asked, self.looked_up = task.options["asked"], set()
+        return "welcome"
+
+    def observation(self):
+        return [
+            f"{fruit} costs {price if fruit in self.labels else 'unknown'}"
+            for fruit, price in self.prices.items()
+        ]
+
+    @tool
+    def price(self, fruit: str) -> str:
+        """Look a price up."""
+        message = f"{fruit} is {self.prices[fruit]}"
+        self.looked_up.add(fruit)
+        return message
+
+    def answer(self, text):
+        right = int(text) == self.prices[self.asked]
+        self.finish(right)
+        return "thanks" if right else "no"
+
+    def expert(self):
+        call = self.call("price", fruit=self.asked)
+        answer = self.write_answer(str(self.prices[self.asked]))
+        return [answer] if self.asked in self.labels else [call, answer]
+
+    def valid_actions(self):
+        calls = [self.call("price", fruit=fruit) for fruit in self.prices]
+        seen = [f for f in self.prices if f in self.looked_up or f in self.labels]
+        return [*calls, *(self.write_answer(str(self.prices[f])) for f in seen)]

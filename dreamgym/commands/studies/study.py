@@ -13,12 +13,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from dreamgym.agent.rollout import Trajectory
 from dreamgym.commands.audits import confirmation
+from dreamgym.commands.results import limited_costs
 from dreamgym.commands.studies.study_file import VARIANT, Cell, Study, cells, config_of
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation import evaluate
 from dreamgym.evaluation.pages import study_table
-from dreamgym.evaluation.pages.study_table import SuccessColumn
+from dreamgym.evaluation.pages.study_table import GameColumn
+from dreamgym.evaluation.tool_report import game_rates
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.runner import run_stages
 from dreamgym.stages.table import PLAYERS, POLICIES, STAGES, is_in_run
@@ -51,9 +54,9 @@ def compute(
         "values": {
             c: _value(run, path)
             for c, path in study.columns.items()
-            if SuccessColumn.of(path) is None
+            if GameColumn.of(path) is None
         },
-        "games": _games(run, "test"),
+        "games": _games(run, "test", study),
         "real_steps": {
             policy: STAGES.real_transitions(run, [stage])
             for policy, stage in STAGES.policies().items()
@@ -89,10 +92,15 @@ def stage_names(study: Study, cell: Cell) -> list[str]:
 
 
 def _column_policies(study: Study) -> list[str]:
-    """Return the players whose success the columns show, in the order of the table."""
-    columns = [SuccessColumn.of(path) for path in study.columns.values()]
-    named = {policy for c in columns if c is not None for policy in c.policies}
+    """Return the players whose games the columns show, in the order of the table."""
+    named = {policy for column in _columns(study) for policy in column.policies}
     return [player for player in PLAYERS if player in named]
+
+
+def _columns(study: Study) -> list[GameColumn]:
+    """Return the columns that are of test games."""
+    columns = [GameColumn.of(path) for path in study.columns.values()]
+    return [column for column in columns if column is not None]
 
 
 def _versions(run: Run) -> list[str]:
@@ -123,7 +131,7 @@ def confirm(study: Study, cell: Cell, root: Path, count: int) -> bool:
     with Run.open(cell_root(root, config)) as run:
         have = [p for p in named if run.path(f"test/{p}.jsonl").is_file()]
         confirmation.play_games(run, have, first=first, count=count)
-        row = json.loads(path.read_text()) | {"games": _games(run, CONFIRMATION)}
+        row = json.loads(path.read_text()) | {"games": _games(run, CONFIRMATION, study)}
     row[CONFIRMATION] = [first, count]
     with atomic_write(root / CONFIRMATION / f"{config.digest()}.json") as file:
         json.dump(row, file, indent=2)
@@ -167,17 +175,42 @@ def _runs(root: Path) -> Iterator[Run]:
             yield Run.open(path.parent)
 
 
-def _games(run: Run, folder: str) -> dict[str, Any]:
-    """Of each game played its family and who won it; None where it was not scored."""
+def _games(run: Run, folder: str, study: Study) -> dict[str, Any]:
+    """Return each game that was played: its family, and by player who won it.
+
+    Who won is None where a game was not scored. Costs and measures of tool use, as sum
+    and count by name, are those that columns name.
+    """
     out: dict[str, Any] = {}
     for name in PLAYERS:
         path = run.path(f"{folder}/{name}.jsonl")
-        for t in evaluate.trajectories(path) if path.is_file() else ():
+        played = evaluate.trajectories(path) if path.is_file() else []
+        for t in played:
             task = t.episode.task
             game = out.setdefault(task.id, {"family": task.family, "success": {}})
             won = None if t.error is not None else bool(t.episode.success)
             game["success"][name] = won
+        for column in _columns(study):
+            if name in column.policies and column.kind != study_table.SUCCESS:
+                for game, value in _game_sums(run, column, played).items():
+                    of_kind = out[game].setdefault(column.kind, {})
+                    of_kind.setdefault(name, {})[column.name] = value
     return out
+
+
+def _game_sums(
+    run: Run, column: GameColumn, played: Sequence[Trajectory]
+) -> study_table.Games:
+    """Return the sum and count of a column's cost or measure, by task id."""
+    if column.kind == study_table.COST:
+        costs = evaluate.game_costs(played, limited_costs(run)).get(column.name or "")
+        return {game: (sum(x), float(len(x))) for game, x in (costs or {}).items()}
+    match = run.config.train.reward.tools.match
+    rates = game_rates(played, match=match).get(column.name or "", {})
+    return {
+        game: (sum(r.hits for r in x), sum(r.count for r in x))
+        for game, x in rates.items()
+    }
 
 
 def _value(run: Run, path: str) -> Any:

@@ -19,6 +19,7 @@
     exact = "fidelity.exact.all"
     seconds = "stages/pretrain.seconds"
     cloned = "test/bc"                      # success on the test games; test/bc/coin
+    damage = "cost/bc/damage"               # a cost of a game; tools/bc/missed_calls
     gain = "test/warmstart - test/bc"       # of the same runs, paired by game
     [compare_to]                             # a variant minus another, below the table
     "no history" = "all"
@@ -244,7 +245,7 @@ def _check(path: Path, study: Study) -> None:
     """
     for name, where in study.columns.items():
         try:
-            column = study_table.SuccessColumn.of(where)
+            column = study_table.GameColumn.of(where)
         except ValueError as error:
             raise RunError(f"{path}: columns.{name}: {error}") from None
         wrong = [p for p in column.policies if p not in PLAYERS] if column else []

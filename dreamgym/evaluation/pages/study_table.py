@@ -1,11 +1,12 @@
 """The table and the figure of a study: one row for each setting, seeds pooled.
 
-rows of finished cells, columns by path -> means over seeds; success on test games
-pooled over seeds, with intervals by game; differences paired by game.
+rows of finished cells, columns by path -> means over seeds; what policies do in test
+games pooled over seeds, with intervals by game; differences paired by game.
 
-A column is `FILE.path`, a value of a run's JSON files; `test/POLICY` or
-`test/POLICY/FAMILY`, success on the test games; or `test/A - test/B`, the difference of
-two policies of the same runs.
+A column is `FILE.path`, a value of a run's JSON files; or of the test games
+`test/POLICY` or `test/POLICY/FAMILY`, success; `cost/POLICY/NAME`, the cost of a game;
+`tools/POLICY/MEASURE`, a measure of tool use (tool_report.py); or `test/A - test/B`,
+the difference of two policies of the same runs.
 """
 
 import re
@@ -20,13 +21,25 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from dreamgym.evaluation.pages.page import save_figure
-from dreamgym.evaluation.statistics import paired_by_game, pareto_front, rate, wilson_of
+from dreamgym.evaluation.statistics import (
+    mean_of_games,
+    paired_by_game,
+    pareto_front,
+    wilson_of,
+)
+from dreamgym.evaluation.tool_report import with_interval
+from worldmodel.text.tools.skills import SkillRate
 
 Cell = Mapping[str, Any]
-"""A finished cell: `settings`, `values` by column, `games` by id: family, success."""
+"""A finished cell: `settings`, `values` by column, `games` by id.
+
+A game has its family, and by policy its success, named costs and measures of tools."""
 Number = Mapping[str, Any]
 """mean and perhaps low, high, count; lowest and highest of the seeds."""
-_SUCCESS_PATH = re.compile(r"test/([^/]+)(?:/([^/]+))?")
+SUCCESS, COST, TOOLS = "test", "cost", "tools"
+_PATH = re.compile(rf"({SUCCESS}|{COST}|{TOOLS})/([^/]+)(?:/([^/]+))?")
+Games = dict[str, tuple[float, float]]
+"""What a policy came to by game, as sum and count: a success has the count 1."""
 
 
 class Row(NamedTuple):
@@ -37,48 +50,80 @@ class Row(NamedTuple):
     finished: Sequence[Cell]
 
 
-class SuccessColumn(NamedTuple):
-    """The success of `policy` on test games, perhaps of one family.
+class GameColumn(NamedTuple):
+    """What `policy` does in the test games: its success, a cost, a use of tools.
 
-    With a `baseline` it is the difference between the two policies.
+    `name` is that of the cost or measure; of a success the family, None for all.
+    With a `baseline` the column is the difference between the two policies.
     """
 
+    kind: str
     policy: str
-    family: str | None
+    name: str | None
     baseline: str | None
 
     @classmethod
-    def of(cls, path: str) -> "SuccessColumn | None":
-        """Parse the path of a column; None if it does not start with `test/`.
+    def of(cls, path: str) -> "GameColumn | None":
+        """Parse the path of a column; None if it is not of the test games.
 
         Raises:
-          ValueError: a malformed path that starts with `test/`.
+          ValueError: a malformed path that starts as one of the test games.
         """
-        if not path.startswith("test/"):
+        if not path.startswith((f"{SUCCESS}/", f"{COST}/", f"{TOOLS}/")):
             return None
-        sides = [_SUCCESS_PATH.fullmatch(side) for side in path.split(" - ")]
-        families = {side[2] for side in sides if side is not None}
-        if len(sides) > 2 or None in sides or len(families) != 1:
+        sides = [_PATH.fullmatch(side) for side in path.split(" - ")]
+        parts = [side.groups() for side in sides if side is not None]
+        alike = len({(kind, name) for kind, _, name in parts}) == 1
+        if len(sides) > 2 or None in sides or not alike:
             raise ValueError(
-                f"{path!r}: expected test/POLICY, test/POLICY/FAMILY, or two of the "
-                "same family with ' - ' between them"
+                f"{path!r}: expected test/POLICY, test/POLICY/FAMILY, "
+                "cost/POLICY/NAME, tools/POLICY/MEASURE, or two of the same family, "
+                "cost or measure with ' - ' between them"
             )
-        names = [side[1] for side in sides if side is not None]
-        return cls(names[0], families.pop(), names[1] if len(names) > 1 else None)
+        (kind, policy, name), baseline = parts[0], [p[1] for p in parts[1:]]
+        if kind != SUCCESS and name is None:
+            raise ValueError(f"{path!r}: expected {kind}/POLICY/NAME")
+        return cls(kind, policy, name, baseline[0] if baseline else None)
 
     @property
     def policies(self) -> list[str]:
         """The policy and, if there is one, its baseline."""
         return [self.policy, *([] if self.baseline is None else [self.baseline])]
 
-    def games(self, cell: Cell, policy: str) -> dict[str, float]:
-        """Return 1 or 0 for each scored game of a cell."""
-        return {
-            name: float(game["success"][policy])
-            for name, game in cell.get("games", {}).items()
-            if self.family in (None, game["family"])
-            and game["success"].get(policy) is not None
-        }
+    def games(self, cell: Cell, policy: str) -> Games:
+        """Return what a policy came to in the games of a cell, where it is known."""
+        out = {}
+        for game, row in cell.get("games", {}).items():
+            if self.kind != SUCCESS:
+                value = row.get(self.kind, {}).get(policy, {}).get(self.name)
+            elif self.name in (None, row["family"]):
+                won = row["success"].get(policy)
+                value = None if won is None else (float(won), 1.0)
+            else:
+                value = None
+            if value is not None and value[1]:
+                out[game] = (float(value[0]), float(value[1]))
+        return out
+
+    def pooled(self, seeds: Sequence[Games]) -> Number | None:
+        """Return the mean over the games of several seeds, with its interval."""
+        means = [_mean(games) for games in seeds if games]
+        if not means:
+            return None
+        values: dict[str, list[SkillRate]] = {}
+        for games in seeds:
+            for game, value in games.items():
+                values.setdefault(game, []).append(SkillRate(*value))
+        if self.kind == TOOLS and self.name is not None:
+            number = with_interval(self.name, values, seed=0)
+        else:
+            sums = {game: [x.hits for x in rates] for game, rates in values.items()}
+            number = mean_of_games(sums, seed=0)
+        return number | {"lowest": min(means), "highest": max(means)}
+
+
+def _mean(games: Games) -> float:
+    return sum(x for x, _ in games.values()) / sum(n for _, n in games.values())
 
 
 def table(
@@ -142,7 +187,7 @@ def front_text(
 
 def number(row: Row, name: str, path: str) -> Number | None:
     """Return the value of a column in a row; None if no finished cell has a number."""
-    column = SuccessColumn.of(path)
+    column = GameColumn.of(path)
     if column is None:
         return _of_values([c["values"].get(name) for c in row.finished])
     if column.baseline is not None:
@@ -150,7 +195,7 @@ def number(row: Row, name: str, path: str) -> Number | None:
             (column.games(c, column.policy), column.games(c, column.baseline))
             for c in row.finished
         )
-    return _pooled_success([column.games(c, column.policy) for c in row.finished])
+    return column.pooled([column.games(c, column.policy) for c in row.finished])
 
 
 def plot(rows: Sequence[Row], columns: Mapping[str, str], path: Path) -> bool:
@@ -187,7 +232,7 @@ def plot(rows: Sequence[Row], columns: Mapping[str, str], path: Path) -> bool:
 def _cell(row: Row, name: str, path: str) -> str:
     value = number(row, name, path)
     if value is not None:
-        column = SuccessColumn.of(path)
+        column = GameColumn.of(path)
         return _number_text(
             value, signed=column is not None and column.baseline is not None
         )
@@ -243,27 +288,14 @@ def _pooled(counts: Iterable[tuple[float | int, float | int]]) -> Number | None:
     }
 
 
-def _pooled_success(seeds: Sequence[Mapping[str, float]]) -> Number | None:
-    """The success over the games of several seeds."""
-    means = [
-        sum(games_of_seed.values()) / len(games_of_seed)
-        for games_of_seed in seeds
-        if games_of_seed
-    ]
-    if not means:
-        return None
-    games: dict[str, list[float]] = {}
-    for games_of_seed in seeds:
-        for name, won in games_of_seed.items():
-            games.setdefault(name, []).append(won)
-    return rate(games) | {"lowest": min(means), "highest": max(means)}
-
-
 def _paired(
-    seeds: Iterable[tuple[Mapping[str, float], Mapping[str, float]]],
+    seeds: Iterable[tuple[Games, Games]],
 ) -> Number | None:
-    """The first of each pair minus the second, where both were scored."""
-    both = [[(g, a[g], b[g]) for g in a if g in b] for a, b in seeds]
+    """The first of each pair minus the second, where both are known."""
+    both = [
+        [(g, a[g][0] / a[g][1], b[g][0] / b[g][1]) for g in a if g in b]
+        for a, b in seeds
+    ]
     rows = [row for seed in both for row in seed]
     if not rows:
         return None
@@ -290,7 +322,7 @@ def _differences(row: Row, other: Row, columns: Mapping[str, str]) -> Iterable[s
         if c["settings"].get("seed") in other_cells
     ]
     for name, path in columns.items():
-        column = SuccessColumn.of(path)
+        column = GameColumn.of(path)
         if column is None or column.baseline is not None:
             continue
         difference = _paired(

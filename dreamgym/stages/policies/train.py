@@ -309,6 +309,9 @@ def _numbers(progress: TrainingState) -> dict[str, Any]:
             )
     if progress.curve and "kl" in progress.curve[-1]:
         numbers["kl"] = progress.curve[-1]["kl"]
+    last = progress.curve[-1] if progress.curve else {}
+    if costs := {k[5:]: v for k, v in last.items() if k.startswith("cost/")}:
+        numbers |= {"costs_last": costs, "costs_last_of": int(last["rollouts"])}
     note = training_note(progress.curve)
     if note is not None:
         numbers["note"] = note

@@ -227,6 +227,8 @@ def test_a_column_that_is_not_there_is_named(tmp_path):
         ("grpo", 24),
         ("history", 27),
         ("reflection", 21),
+        ("limits", 12),
+        ("tool_rewards", 18),
     ],
 )
 def test_our_studies_can_be_run(name, different):

@@ -5,6 +5,8 @@ import dataclasses
 import pytest
 
 from dreamgym.evaluation.dream_check import (
+    cost_gaps,
+    cost_text,
     describe_unmeasured,
     dev_metrics,
     disagrees,
@@ -14,6 +16,8 @@ from dreamgym.evaluation.dream_check import (
     success_gap,
 )
 from dreamgym.evaluation.leading_numbers import ends_found
+from dreamgym.training.config import LimitConfig
+from dreamgym.training.limits import cost_counters
 from tests import doubles
 
 TASKS = doubles.tasks("dev")[:12]
@@ -168,3 +172,24 @@ def test_metrics_of_dev_games_are_pooled_and_by_family():
         games = 2 * sum(t.family == name for t in TASKS)
         assert metrics[f"real_games/{name}"] == games
     assert dev_metrics([rows[0]._replace(error="gone")]) == {}
+
+
+def test_costs_are_compared_as_reported_and_in_a_dream_as_the_pattern_counts():
+    real = [won(t) for t in TASKS]
+    steps = [
+        dataclasses.replace(x, costs={"noise": 2.0, "take": float("take" in x.action)})
+        for x in real[0].episode.transitions
+    ]
+    loud = dataclasses.replace(real[0].episode, transitions=tuple(steps))
+    limit = LimitConfig(name="take", limit=0.1, pattern="take coin")
+    gaps = cost_gaps(
+        [real[0]._replace(episode=loud)], [won(TASKS[0])], cost_counters([limit])
+    )
+    assert list(gaps) == ["noise", "take"]
+    assert gaps["noise"]["real"]["mean"] == 2.0 * len(steps)
+    assert gaps["noise"]["dreamed"]["mean"] == 0.0  # nobody can tell there
+    assert gaps["take"]["real"]["mean"] == gaps["take"]["dreamed"]["mean"] == 1.0
+    assert cost_gaps(real, real, {}) == {}
+    text = cost_text("noise", gaps["noise"], 1)
+    assert f"costs {2 * len(steps):.3f} [" in text
+    assert "of noise really and 0.000 [0.000, 0.000] in the dream, over 1 dev" in text

@@ -5,6 +5,7 @@ import pytest
 
 from dreamgym.evaluation.statistics import (
     difference_text,
+    mean_of_games,
     paired_difference,
     pareto_front,
     rate,
@@ -181,3 +182,12 @@ def test_the_front_is_that_of_a_plain_loop_and_never_empty():
             assert front[i] == (not dominated)
         assert front.any()
         assert (pareto_front(points * [2, 5, 1]) == front).all()
+
+
+def test_a_mean_of_games_is_a_share_where_each_value_is_0_or_1():
+    nothing = mean_of_games({f"g{i}": [0.0] for i in range(20)}, seed=0)
+    assert (nothing["mean"], nothing["low"]) == (0.0, 0.0)
+    assert nothing["high"] == pytest.approx(wilson(0, 20)[1])  # a bootstrap says 0
+    amounts = mean_of_games({"a": [3.0, 1.0], "b": [0.0]}, seed=0)
+    assert amounts["mean"] == pytest.approx(4 / 3)
+    assert (amounts["low"], amounts["high"]) == (0.0, 2.0)  # twice b, twice a

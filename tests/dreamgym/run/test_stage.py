@@ -75,6 +75,13 @@ def test_a_key_changes_with_what_is_read_and_with_what_that_needs():
     assert [n for n in table if table.key(n, other) != keys[n]] == []
 
 
+def test_a_key_may_read_a_list_of_groups():
+    table = StageTable([Stage("a", nothing, reads=("train.limits",))])
+    limits = [[], [{"name": "x", "limit": 1}], [{"name": "x", "limit": 2}]]
+    keys = {table.key("a", preset("tiny", {"train.limits": x})) for x in limits}
+    assert len(keys) == 3
+
+
 def test_stages_that_read_the_same_have_keys_of_their_own():
     table = StageTable([Stage(n, nothing) for n in ("a", "b")])
     config = preset("tiny")

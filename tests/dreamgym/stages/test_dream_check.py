@@ -91,7 +91,20 @@ def test_a_dream_that_agrees_is_left_as_it_is(monkeypatch, run):
     dream = Dream(monkeypatch, run, WON, LOST)
     numbers = dream.body()
     assert (numbers["refused"], numbers["forced"], dream.refits) == ("", False, [])
-    assert "remedy" not in numbers
+    assert not {"remedy", "costs"} & numbers.keys()  # nothing costs anything
+
+
+def test_what_the_games_cost_really_and_in_the_dream_is_told(
+    monkeypatch, tmp_path, capsys
+):
+    limit = {"name": "flight", "limit": 0.5, "pattern": "^fly$"}
+    with Run(tmp_path, preset("tiny", {"train.limits": [limit]})) as run:
+        run.mark("warmstart", {"kept": "warmstart"})
+        numbers = Dream(monkeypatch, run, LOST, LOST).body()
+    costs = numbers["costs"]["flight"]
+    assert (costs["real"]["mean"], costs["dreamed"]["mean"]) == (0.0, 3.0)
+    assert costs["real"]["count"] == len(TASKS)
+    assert "3.000 [3.000, 3.000] in the dream, over 12" in capsys.readouterr().err
 
 
 def test_the_dream_is_scored_in_the_policys_own_real_games(monkeypatch, run, capsys):

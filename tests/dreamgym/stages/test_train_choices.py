@@ -140,6 +140,17 @@ def test_the_numbers_are_of_updates_with_a_scored_rollout():
     assert not {"success_first", "success_last"} & numbers(lost).keys()
 
 
+def test_the_numbers_have_the_costs_of_the_last_update():
+    rows = [
+        {"rollouts": 8.0, "unscored_rollouts": 0.0, "cost/harm": cost, "kl": 0.1}
+        for cost in (0.9, 0.25)
+    ]
+    numbers = train._numbers(fresh(TASKS)._replace(update=2, curve=rows))
+    assert numbers["costs_last"] == {"harm": 0.25}
+    assert numbers["costs_last_of"] == 8
+    assert "costs_last" not in train._numbers(fresh(TASKS))
+
+
 def corridor(tmp_path, **loop):
     config = preset("tiny", {"env.id": WORLD})
     loop = dataclasses.replace(LOOP, updates=1, **loop)

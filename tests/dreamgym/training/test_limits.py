@@ -9,6 +9,7 @@ from dreamgym.agent.rollout import Trajectory
 from dreamgym.rewards.reward_function import RewardedEpisode
 from dreamgym.training.config import LimitConfig, LoopConfig
 from dreamgym.training.limits import (
+    cost_counters,
     limit_metrics,
     mean_of_worst,
     multipliers,
@@ -33,14 +34,26 @@ def step(action="wait", costs=None, after="b"):
     )
 
 
-def test_a_cost_is_what_the_environment_says_and_the_pattern():
+def test_a_cost_is_what_the_environment_says_and_else_that_of_the_pattern():
     assert step_cost(step("go left"), FALL) == 1.0
     assert step_cost(step("go lefty"), FALL) == 0.0
-    assert step_cost(step("go left", {"fall": 2.0}), FALL) == 3.0
+    # Reality and dream count alike: what is reported is not counted twice.
+    assert step_cost(step("go left", {"fall": 2.0}), FALL) == 2.0
+    assert step_cost(step("go left", {"fall": 0.0}), FALL) == 0.0
+    assert step_cost(step("go left", {"damage": 2.0}), FALL) == 1.0
     assert step_cost(step(costs={"damage": 0.5}), DAMAGE) == 0.5
     assert step_cost(step("go left"), DAMAGE) == 0.0
     seen = dataclasses.replace(FALL, pattern="you fell", search_in="next_state")
     assert step_cost(step(after="you fell down"), seen) == 1.0
+
+
+def test_each_counter_counts_its_own_limit_over_an_episode():
+    counters = cost_counters([FALL, DAMAGE])
+    steps = [step("go left"), step("go left"), step(costs={"damage": 0.5})]
+    assert {name: count(steps) for name, count in counters.items()} == {
+        "fall": 2.0,
+        "damage": 0.5,
+    }
 
 
 def rollouts(*plans) -> list[Trajectory]:

@@ -88,6 +88,49 @@ def test_differences_are_of_the_same_seeds_and_games():
     assert shown(row, Row(("c",), 2, []))[1] == below[: at - 1]
 
 
+def costly(seed, costs, calls):
+    """A cell of one game for each cost; calls are hits and count by game."""
+    games = {
+        f"g{i}": {
+            "family": "f",
+            "success": {"dream": True},
+            "cost": {"dream": {"harm": [cost, 1.0]}, "bc": {"harm": [1.0, 1.0]}},
+            "tools": {"dream": {"missed_calls": list(call)}},
+        }
+        for i, (cost, call) in enumerate(zip(costs, calls, strict=True))
+    }
+    return {"settings": {"seed": seed}, "values": {}, "games": games}
+
+
+def test_costs_and_tool_use_are_pooled_by_game_as_success_is():
+    cells = [
+        costly(0, [0, 0, 1], [(1, 1), (0, 1), (0, 0)]),
+        costly(1, [0, 0, 0], [(1, 1), (0, 2), (0, 0)]),
+    ]
+    row = Row(("a",), 2, cells)
+    harm = study_table.number(row, "harm", "cost/dream/harm")
+    assert (harm["mean"], harm["lowest"], harm["highest"]) == (1 / 6, 0.0, 1 / 3)
+    assert 0 < harm["low"] < 1 / 6 < harm["high"] < 1
+    missed = study_table.number(row, "missed", "tools/dream/missed_calls")
+    assert (missed["mean"], missed["count"]) == (2 / 5, 5)  # no call in game 2
+    assert (missed["lowest"], missed["highest"]) == (1 / 3, 1 / 2)
+    less = study_table.number(row, "less", "cost/dream/harm - cost/bc/harm")
+    assert less["mean"] == pytest.approx(-5 / 6)
+    large = Row(("b",), 1, [costly(0, [4.0, 2.0, 0.0], [(0, 1)] * 3)])
+    assert study_table.number(large, "harm", "cost/dream/harm")["mean"] == 2.0
+    columns = {"harm": "cost/dream/harm", "missed": "tools/dream/missed_calls"}
+    text = study_table.table(["variant"], [large, row], columns, [(large, row)])
+    # Seed 0 alone is in both: 4, 2 and -1 more cost; of two games with calls one.
+    assert "- harm: +1.667 [" in text
+    assert "- missed: -0.500 [" in text
+
+
+def test_a_cell_without_these_numbers_is_blank():
+    row = Row(("a",), 1, [cell(0, "1100", "0100")])  # of an older version
+    assert study_table.number(row, "harm", "cost/dream/harm") is None
+    assert study_table.number(row, "x", "tools/dream/missed_calls") is None
+
+
 def test_games_played_by_several_seeds_are_one_draw():
     """The interval of a hundred copies of two games is that of the two."""
     copies = [cell(seed, "10--", "00--") for seed in range(100)]
@@ -110,11 +153,16 @@ def test_games_played_by_several_seeds_are_one_draw():
         "test/a - test/b - test/c",
         "test/a/b/c",
         "test/a-test/b - fidelity.x",
+        "cost/a",
+        "tools/a/",
+        "cost/a/x - tools/b/x",
+        "cost/a/x - cost/b/y",
+        "cost/a/x - test/b",
     ],
 )
 def test_a_path_that_is_none_is_refused(path):
-    with pytest.raises(ValueError, match="expected test/POLICY"):
-        study_table.SuccessColumn.of(path)
+    with pytest.raises(ValueError, match=r"expected (test|cost|tools)/POLICY"):
+        study_table.GameColumn.of(path)
 
 
 def test_the_figure_has_what_has_intervals(tmp_path):
