@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dreamgym.cli.options import NO_TUNING, config_of, run_options
+from dreamgym.cli.options import NO_CONTROLS, NO_TUNING, config_of, run_options
 
 
 def add(commands: Any) -> None:
@@ -22,6 +22,7 @@ def add(commands: Any) -> None:
     )
     run_options(command)
     command.add_argument("--no-transfer", action="store_true", help=NO_TUNING)
+    command.add_argument("--no-controls", action="store_true", help=NO_CONTROLS)
     command.add_argument("--json", action="store_true", help="the ranges as JSON")
     command.set_defaults(body=_estimate)
 
@@ -32,6 +33,7 @@ def _estimate_of(
     rollout_mesh: Any = None,
     *,
     fine_tune: bool,
+    controls: bool = True,
     run: Any = None,
 ) -> Any:
     """Return the estimate, and whether dreaming can pay (payoff.py).
@@ -74,7 +76,9 @@ def _estimate_of(
             file=sys.stderr,
         )
     collected = estimate.recorded_transitions(config)
-    result = estimate.estimate_run(config, timing, collected, fine_tune=fine_tune)
+    result = estimate.estimate_run(
+        config, timing, collected, fine_tune=fine_tune, controls=controls
+    )
     return result, payoff(config, timing, result, collected)
 
 
@@ -89,7 +93,11 @@ def _estimate(args: argparse.Namespace) -> None:
     )
     tune_process()
     result, pays = _estimate_of(
-        config, mesh, rollout_mesh, fine_tune=not args.no_transfer
+        config,
+        mesh,
+        rollout_mesh,
+        fine_tune=not args.no_transfer,
+        controls=not args.no_controls,
     )
     if args.json:
         stages = {k: round(v, 1) for k, v in result.seconds.items()}
@@ -111,7 +119,12 @@ def _warn(result: Sequence[Any], root: Path) -> None:
 
 
 def print_estimate(
-    root: Path, config: Any, mesh: Any = None, *, fine_tune: bool
+    root: Path,
+    config: Any,
+    mesh: Any = None,
+    *,
+    fine_tune: bool,
+    controls: bool = True,
 ) -> None:
     """Print what the rest of a run will take, with warnings about memory and disk.
 
@@ -135,12 +148,14 @@ def print_estimate(
     check_run_budget(root, config)
     run = Run(root, config)  # what it refuses is said before anything is measured
     done = {s for s in STAGES if run.done(s)}
-    if done >= set(stage_names(config, fine_tune=fine_tune)):
+    if done >= set(stage_names(config, fine_tune=fine_tune, controls=controls)):
         return
     tune_process()
     try:
         with run, progress_bar(1, "estimate", "measurement"):
-            result, pays = _estimate_of(config, mesh, fine_tune=fine_tune, run=run)
+            result, pays = _estimate_of(
+                config, mesh, fine_tune=fine_tune, controls=controls, run=run
+            )
     except ChatError as error:
         print(f"estimate: none, the server did not answer: {error}", file=sys.stderr)
         return

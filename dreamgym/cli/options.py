@@ -31,6 +31,10 @@ from worldmodel.fitting.config import ComputeConfig
 MESH_HELP = "devices, as data=N,fsdp=N,tensor=N; data=0 takes the rest (default: one)"
 
 NO_TUNING = "stop before the real fine-tuning; the command without it goes on"
+NO_CONTROLS = (
+    "leave out real_only and real_only_total, which fine-tune without a dream and tell "
+    "whether dreaming paid: shorter; the command without it adds them"
+)
 ENV_HELP = (
     "a registered id (textworld or textworld:GAME, textcraft, alfworld or "
     "alfworld:TASK_TYPE, miniwob or miniwob:TASK, scienceworld or "

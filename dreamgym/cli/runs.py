@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dreamgym.cli.evaluating import add_evaluate_options, apply_evaluate_options
 from dreamgym.cli.options import (
     MESH_HELP,
+    NO_CONTROLS,
     NO_TUNING,
     add_server,
     add_track,
@@ -50,6 +51,7 @@ def add(commands: Any) -> None:
         command.set_defaults(body=_stages)
         if name == "quickstart":
             command.add_argument("--no-transfer", action="store_true", help=NO_TUNING)
+            command.add_argument("--no-controls", action="store_true", help=NO_CONTROLS)
         if name == "evaluate":
             add_evaluate_options(command)
     control = commands.add_parser(
@@ -66,6 +68,7 @@ def add(commands: Any) -> None:
         "is won is imitated",
     )
     control.add_argument("--no-transfer", action="store_true", help=NO_TUNING)
+    control.add_argument("--no-controls", action="store_true", help=NO_CONTROLS)
     run_options(control)
     control.set_defaults(body=_stages)
     _scorecard_command(commands)
@@ -273,12 +276,13 @@ def _run_stages(args: argparse.Namespace) -> None:
             results = run_results.write_results(run)
             run_report.write_report(run, results)
     else:
+        parts = {"fine_tune": not args.no_transfer, "controls": not args.no_controls}
         if mesh is None:
-            print_estimate(root, config, mesh, fine_tune=not args.no_transfer)
+            print_estimate(root, config, mesh, **parts)
         results = quickstart(
             root,
             config,
-            fine_tune=not args.no_transfer,
+            **parts,
             mesh=mesh,
             rollout_mesh=rollout_mesh,
             track=args.track,

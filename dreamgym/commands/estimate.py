@@ -55,17 +55,20 @@ def estimate_run(
     collected: int | None = None,
     *,
     fine_tune: bool,
+    controls: bool = True,
 ) -> Estimate:
     """Return the estimate of a whole run; `collected` is its number of transitions.
 
     A step limit that is left to the environment is taken to be the usual one. Without
-    `fine_tune` the stages of the command `transfer` are left out.
+    `fine_tune` the stages of the command `transfer` are left out, without `controls`
+    those of them that fine-tune without a dream.
     """
     workload = workload_of(config, timings, collected)
     costs = {
         name: stage.cost(readable(config, stage.reads, f"cost of {name!r}"), workload)
         for name, stage in STAGES.items()
-        if _is_run(config, name, fine_tune=fine_tune)
+        if is_in_run(name, config, controls=controls)
+        and (fine_tune or stage.command != "transfer")
     }
     answers = sum(cost.answers for cost in costs.values())
     # A checkpoint holds the parameters and the moments; the one before goes when the
@@ -93,13 +96,6 @@ def workload_of(config: RunConfig, timings: Timings, collected: int | None) -> W
         collected = round(episodes * EPISODE_SHARE * max_steps)
     fit = config.pretrain.fit
     return Workload(timings, collected, max_steps, fit.batch_rows * fit.row_tokens)
-
-
-def _is_run(config: RunConfig, stage: str, *, fine_tune: bool) -> bool:
-    """Whether a run has a stage, with fine-tuning or without."""
-    if not is_in_run(stage, config):
-        return False
-    return fine_tune or STAGES[stage].command != "transfer"
 
 
 def recorded_transitions(config: RunConfig) -> int | None:

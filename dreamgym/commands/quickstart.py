@@ -25,16 +25,15 @@ from worldmodel.backbone.mesh import MeshConfig, make_meshes
 from worldmodel.data.records import read_episodes
 
 
-def stage_names(config: RunConfig, *, fine_tune: bool) -> list[str]:
-    """Return the stages of a whole run, with real fine-tuning or without.
-
-    A run with a budget has no real steps for the controls of fine-tuning, and one that
-    names no pairs no policy that is trained from them.
-    """
+def stage_names(
+    config: RunConfig, *, fine_tune: bool, controls: bool = True
+) -> list[str]:
+    """Return the stages of a run, with real fine-tuning and its controls or without."""
     return [
         name
         for name, stage in STAGES.items()
-        if (fine_tune or stage.subcommand != "transfer") and is_in_run(name, config)
+        if (fine_tune or stage.subcommand != "transfer")
+        and is_in_run(name, config, controls=controls)
     ]
 
 
@@ -84,6 +83,7 @@ def quickstart(
     config: RunConfig,
     *,
     fine_tune: bool = True,
+    controls: bool = True,
     mesh: MeshConfig | None = None,
     rollout_mesh: MeshConfig | None = None,
     track: Sequence[str] = (),
@@ -94,7 +94,9 @@ def quickstart(
     Writes results.json, the table, plots and report.html.
 
     Without `fine_tune` it stops before real fine-tuning, which the comparison of dream,
-    warmstart and bc does not need; a later call can add it. Models are sharded over the
+    warmstart and bc does not need. Without `controls` it leaves out the fine-tuning of
+    the warm start without a dream, with which the run is compared at the end. A later
+    call can add both. Models are sharded over the
     devices of `mesh`, and rollouts are made on those of `rollout_mesh`, if these are
     others (make_meshes). Metrics go to metrics.jsonl and to the trackers that `track`
     names (tracking.TRACKERS). Stages that one of the `others` has computed under the
@@ -121,7 +123,7 @@ def quickstart(
 
         if config.budget.real_steps and not run.done("collect"):
             print_division(run, fine_tune=fine_tune)
-        names = stage_names(config, fine_tune=fine_tune)
+        names = stage_names(config, fine_tune=fine_tune, controls=controls)
         run_stages(run, STAGES, names, others=others, check=check)
         results = run_results.write_results(run)
         with progress_bar(1, "report", "page"):

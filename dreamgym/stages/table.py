@@ -55,11 +55,18 @@ DPO = "dpo"
 """The stage and policy of offline DPO, in runs whose settings name pairs."""
 
 
-def is_in_run(stage: str, config: RunConfig) -> bool:
-    """Return whether a whole run has a stage, or leaves its policy out."""
+def is_in_run(stage: str, config: RunConfig, *, controls: bool = True) -> bool:
+    """Return whether a whole run has a stage, or leaves its policy out.
+
+    A run with a budget has no real steps for the controls of fine-tuning, and one that
+    names no pairs no policy that is trained from them.
+
+    Args:
+      controls: whether the controls of fine-tuning are asked for.
+    """
     policy = stage.removeprefix("evaluate/")
     if policy in CONTROLS:
-        return not config.budget.real_steps
+        return controls and not config.budget.real_steps
     return policy != DPO or bool(config.dpo.pairs)
 
 

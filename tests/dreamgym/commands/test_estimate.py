@@ -9,11 +9,13 @@ import time
 import pytest
 
 from dreamgym.agent.config import BranchConfig, CollectConfig
+from dreamgym.build.costs import DREAMED_STEP
 from dreamgym.build.real import timings
 from dreamgym.cli import main
 from dreamgym.cli.estimate import print_estimate
 from dreamgym.commands import estimate
 from dreamgym.commands.estimate import estimate_run
+from dreamgym.commands.quickstart import stage_names
 from dreamgym.config.overrides import changed_by
 from dreamgym.config.presets import preset
 from dreamgym.config.stages import (
@@ -130,6 +132,15 @@ def test_stages_that_are_done_or_not_asked_for_cost_nothing():
     config = changed_by(preset("default"), {"train.monitor.real_eval_every": 0})
     whole = estimate_run(config, MICRO, fine_tune=True)
     short = estimate_run(config, MICRO, fine_tune=False)
+    alone = estimate_run(config, MICRO, fine_tune=True, controls=False)
+    left_out = whole.stages.keys() - alone.stages.keys()
+    names = {"real_only", "real_only_total"}
+    assert left_out == names | {f"evaluate/{name}" for name in names}
+    assert set(stage_names(config, fine_tune=True, controls=False)) >= {
+        "s2r",
+        "planner",
+    }
+    assert left_out.isdisjoint(stage_names(config, fine_tune=True, controls=False))
     assert not parts_of(short, "transfer")
     assert len(parts_of(whole, "transfer")) == 7  # three policies, and a planner
     assert whole.seconds["ensemble"] == 0
@@ -494,7 +505,10 @@ def test_what_a_server_is_asked_by_hand():
     assert local.requests == local.cost == 0
     stages = ("fidelity", "dream_check", "expert_iteration", "train")
     apart = {k: result.seconds[k] - local.seconds[k] for k in stages}
-    assert sum(apart.values()) == pytest.approx(2.0 * answers)
+    # Only the local model is scored in the policy's own dev games.
+    own = min(config.fidelity.transitions, loop.monitor.real_eval_tasks * 4)
+    own_seconds = DREAMED_STEP * own * MICRO.update
+    assert sum(apart.values()) + own_seconds == pytest.approx(2.0 * answers)
     assert result.seconds["pretrain"] == 0
     line = estimate.summary(result)
     least, most = 0.7 * 1.5 * answers, 1.5 * 1.5 * answers
