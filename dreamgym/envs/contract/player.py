@@ -88,13 +88,15 @@ class Played(NamedTuple):
 class Trace:
     """The steps of one episode; `broken` if it ended with a fault.
 
-    `seed` is that of the reset, where the task has none.
+    `seed` is that of the reset, where the task has none; `instruction` is what the
+    agent reads, where that was asked.
     """
 
     task: Task
     steps: tuple[Played, ...]
     broken: bool = False
     seed: int | None = None
+    instruction: str = ""
 
     @property
     def length(self) -> int:
@@ -303,7 +305,8 @@ class Player:
         if start is None:
             return None
         trace = self.play_on(task, start[0], itertools.islice(actions, limit))
-        return dataclasses.replace(trace, seed=seed)
+        instruction = instruction_of(task, start[1])
+        return dataclasses.replace(trace, seed=seed, instruction=instruction)
 
     def play_on(self, task: Task, observation: str, actions: Iterable[Any]) -> Trace:
         """Play actions after a reset that led to `observation`; see `play`."""
@@ -407,6 +410,11 @@ class Player:
                 f"it holds {parts}, and the reward is {float(reward)}",
             )
         return True
+
+
+def instruction_of(task: Task, info: dict[str, Any]) -> str:
+    """Return the instruction of a task, or else the one of its reset."""
+    return task.instruction or str(info.get("instruction", ""))
 
 
 def is_json(value: Any) -> bool:
