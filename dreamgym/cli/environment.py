@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import functools
 import json
 import sys
 from pathlib import Path
@@ -126,6 +127,7 @@ def _new(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
+    from dreamgym.config.stages import EnvConfig
     from dreamgym.envs import registry
     from dreamgym.envs.contract import checker
     from dreamgym.run.display import progress_bar
@@ -135,7 +137,8 @@ def _check(args: argparse.Namespace) -> int:
     if args.env and args.environment:
         raise ValueError(f"two environments: {args.environment} and {args.env}")
     name = args.env or args.environment or "textworld"
-    env = registry.make(name)
+    start = functools.partial(registry.start, seconds=EnvConfig().start_seconds)
+    env = start(name)
     try:
         # What the environment itself prints must not stand in the report.
         with (
@@ -147,7 +150,7 @@ def _check(args: argparse.Namespace) -> int:
                 name=name,
                 tasks=args.tasks,
                 max_steps=args.max_episode_steps,
-                make=lambda: registry.make(name),
+                make=lambda: start(name),
             )
     finally:
         env.close()

@@ -49,6 +49,10 @@ class EnvConfig:
     fleet: str = "local"
     """Where workers run: "local", as processes of this machine, or "ray", as actors of
     the Ray cluster that RAY_ADDRESS names (else of one on this machine alone)."""
+    start_seconds: float = 300.0
+    """Seconds in which a copy of the environment must have started, wherever it runs,
+    and in which Ray must have found a place for a worker; 0 sets no deadline. The class
+    itself declares those of its calls (`reset_seconds`, `step_seconds`)."""
 
     def __post_init__(self):
         if self.max_episode_steps < 0 or self.num_envs < 1:
@@ -56,11 +60,12 @@ class EnvConfig:
                 "max_episode_steps must be >= 0 and num_envs >= 1, got "
                 f"{self.max_episode_steps} and {self.num_envs}"
             )
-        sizes = self.worker_memory_gb, self.worker_cpus
+        sizes = self.worker_memory_gb, self.worker_cpus, self.start_seconds
         if self.workers < 0 or not all(0 <= size < math.inf for size in sizes):
             raise ValueError(
-                "workers must be >= 0, worker_memory_gb and worker_cpus finite and "
-                f">= 0, got {self.workers}, {sizes[0]} and {sizes[1]}"
+                "workers must be >= 0, worker_memory_gb, worker_cpus and start_seconds "
+                f"finite and >= 0, got {self.workers}, {sizes[0]}, {sizes[1]} and "
+                f"{sizes[2]}"
             )
         if self.fleet not in FLEETS or (self.fleet == "ray" and not self.workers):
             raise ValueError(

@@ -11,6 +11,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
 import gymnasium
@@ -19,6 +20,16 @@ from dreamgym.envs.interrupts import check_interrupt
 from worldmodel.data import processes
 
 Value = TypeVar("Value")
+
+RESET_SECONDS, STEP_SECONDS = 120.0, 30.0
+"""Deadlines of reset and step where the environment declares none."""
+
+OTHER_CALLS = 3
+"""The deadline of every other call (an expert may search for long), in deadlines of
+reset."""
+
+REPEAT_SECONDS = 1.0
+"""Seconds between the alarms of a deadline that has passed."""
 
 
 class EnvironmentDown(ConnectionError):
@@ -30,6 +41,49 @@ class EnvironmentDown(ConnectionError):
 
 class EnvironmentTimeout(TimeoutError):
     """A call into an environment took longer than its deadline."""
+
+
+def no_answer(seconds: float, method: str = "") -> EnvironmentTimeout:
+    """Return the error of a call that took longer than its deadline.
+
+    Args:
+      method: its name, where that is neither reset nor step.
+    """
+    source = (
+        f" from {method}(), which may take {OTHER_CALLS} times the `reset_seconds` of "
+        "its class"
+    )
+    return EnvironmentTimeout(f"no answer within {seconds:g} s{source * bool(method)}")
+
+
+def not_started(spec: str, seconds: float, place: str = "") -> EnvironmentTimeout:
+    """Return the error of an environment that was not made within its deadline.
+
+    Args:
+      place: the file and line in which it hung, where that is known.
+    """
+    where = f", it was at {place}" if place else ""
+    return EnvironmentTimeout(
+        f"{spec} did not start within {seconds:g} s{where}: its __init__ hangs, or "
+        "needs more (env.start_seconds; 0: no deadline)"
+    )
+
+
+class Deadlines(NamedTuple):
+    """Seconds that the calls of an environment may take; 0 is no deadline."""
+
+    reset: float
+    step: float
+    other: float
+    """Of all other methods."""
+
+
+def deadlines_of(env: gymnasium.Env) -> Deadlines:
+    """Return the deadlines that an environment declares, else the usual ones."""
+    declared = env.unwrapped
+    reset = float(getattr(declared, "reset_seconds", RESET_SECONDS))
+    step = float(getattr(declared, "step_seconds", STEP_SECONDS))
+    return Deadlines(reset, step, OTHER_CALLS * reset)
 
 
 class EnvironmentFailure(NamedTuple):
@@ -50,7 +104,11 @@ class EnvironmentFailure(NamedTuple):
 
 
 def guarded(
-    env: gymnasium.Env, call: Callable[[], Value], *, seconds: float = 0.0
+    env: gymnasium.Env,
+    call: Callable[[], Value],
+    *,
+    seconds: float = 0.0,
+    method: str = "",
 ) -> Value | EnvironmentFailure:
     """Return what a call into an environment's code returns, or why it failed.
 
@@ -61,6 +119,7 @@ def guarded(
 
     Args:
       seconds: the deadline of the call (see Deadline), 0 for none.
+      method: what is called, where that is neither reset nor step.
     """
     # Of several processes the one that asks keeps the deadline (workers/shared.py): an
     # alarm in another one would leave the rest waiting.
@@ -75,9 +134,10 @@ def guarded(
         if isinstance(error, SystemExit):
             cause = RuntimeError(f"it called sys.exit({error.code!r})")
         else:
-            cause = limit.error() if limit.expired else error
+            cause = no_answer(seconds, method) if limit.expired else error
         name = type(env.unwrapped).__name__
-        return EnvironmentFailure(name, cause, error_place(error))
+        place = limit.place if limit.expired else error_place(error)
+        return EnvironmentFailure(name, cause, place)
     check_interrupt()
     return value
 
@@ -92,28 +152,32 @@ class Deadline:
 
     def __init__(self, seconds: float):
         self.expired, self._seconds = False, seconds
+        self.place = ""  # the file and line that was interrupted first
         self._previous: Any = None
         main = threading.current_thread() is threading.main_thread()
         self._active = seconds > 0 and main and hasattr(signal, "setitimer")
 
-    def error(self) -> EnvironmentTimeout:
-        """Return the error of a call that took longer."""
-        return EnvironmentTimeout(f"no answer within {self._seconds:g} s")
-
-    def _on_alarm(self, *_: Any) -> None:
+    def _on_alarm(self, _: int, frame: FrameType | None) -> None:
+        if not self.expired:
+            self.place = _place_in(traceback.extract_stack(frame))
         self.expired = True
-        raise self.error()
+        raise no_answer(self._seconds)
 
     def __enter__(self) -> "Deadline":
         if self._active:
             self._previous = signal.signal(signal.SIGALRM, self._on_alarm)
             # Again each second: the code that hangs may catch what is raised in it.
-            signal.setitimer(signal.ITIMER_REAL, self._seconds, 1.0)
+            signal.setitimer(signal.ITIMER_REAL, self._seconds, REPEAT_SECONDS)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._active:
+        if not self._active:
+            return
+        # An environment that set up alarms of its own needs them later.
+        ours = signal.getsignal(signal.SIGALRM) == self._on_alarm
+        if ours or signal.getitimer(signal.ITIMER_REAL)[1] == REPEAT_SECONDS:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
+        if ours:
             signal.signal(signal.SIGALRM, self._previous)
 
 
@@ -125,8 +189,11 @@ def error_place(error: BaseException) -> str:
     place = getattr(error, "place", None)
     if isinstance(place, str):
         return place
+    return _place_in(traceback.extract_tb(error.__traceback__))
+
+
+def _place_in(frames: traceback.StackSummary) -> str:
     library = Path(sysconfig.get_path("stdlib"))
-    frames = traceback.extract_tb(error.__traceback__)
     for frame in reversed(frames):
         inside = Path(frame.filename).is_relative_to(library)
         ours = frame.filename == __file__

@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium
 
 from dreamgym.envs.adapters import gymnasium_text
+from dreamgym.envs.failures import Deadline, not_started
 from dreamgym.envs.importing import imported, user_place
 
 ENVIRONMENTS = {
@@ -116,6 +117,23 @@ def make(spec: str, **kwargs: Any) -> gymnasium.Env:
     if not isinstance(env, gymnasium.Env):
         raise _no_environment(spec)  # a function made it
     return env
+
+
+def start(spec: str, *, seconds: float) -> gymnasium.Env:
+    """Return a new environment, as `make` does, within a deadline (failures.Deadline).
+
+    Raises:
+      EnvironmentTimeout: it took more than `seconds`; 0 sets no deadline.
+      Exception: whatever `make` raises.
+    """
+    limit = Deadline(seconds)
+    try:
+        with limit:
+            return make(spec)
+    except Exception as error:
+        if not limit.expired:
+            raise
+        raise not_started(spec, seconds, limit.place) from error
 
 
 def _no_environment(spec: str) -> ValueError:

@@ -7,19 +7,22 @@ caller noticing. If the environment does not come back, EnvironmentDown is raise
 
 import copy
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 from dreamgym.envs import base, registry
 from dreamgym.envs.failures import (
     EnvironmentDown,
     EnvironmentFailure,
     EnvironmentTimeout,
+    deadlines_of,
     guarded,
 )
 from dreamgym.envs.interrupts import check_interrupt
+from worldmodel.data.records import Task
 
 CAPABILITIES = (
     "tasks",
@@ -37,36 +40,33 @@ CONNECTION_ERRORS = (ConnectionError, EOFError, TimeoutError)
 PATIENCE = 3
 """Games in a row that end with a lost instance before the environment is down."""
 
-RESET_SECONDS, STEP_SECONDS = 120.0, 30.0
-"""Deadlines of reset and step where the environment declares none."""
-
 
 class RestartingEnv(gymnasium.Wrapper):
     """An environment that is created again if its connection is lost.
 
     An environment declares its deadlines by `reset_seconds` and `step_seconds`; 0 is
     none. Episodes that a deadline ends are not repeated, because they would end there
-    again.
+    again, and whoever steps on in one gets the same error.
     """
 
     def __init__(self, make: Callable[[], gymnasium.Env]):
+        """Make the first instance; `make` keeps the deadline of a start."""
         super().__init__(_first_instance(make))
         self._make = make
         self._start: dict[str, Any] | None = None  # arguments of the last reset
         self._actions: list[str] = []
         self._observations: list[str] = []
         self._lost_in_a_row = self._resets_failed = 0
-        declared = self.env.unwrapped
-        self._reset_seconds = float(getattr(declared, "reset_seconds", RESET_SECONDS))
-        self._step_seconds = float(getattr(declared, "step_seconds", STEP_SECONDS))
+        self._episode_error: Exception | None = None  # what broke the episode
+        self._seconds = deadlines_of(self.env)
 
     def __getattr__(self, name: str) -> Any:
         if name not in CAPABILITIES or base.provider(self.env, name) is None:
             raise AttributeError(f"{type(self).__name__} has no {name!r}")
-        if name == "fork":
-            return self._fork
+        if name in ("fork", "variations"):
+            return getattr(self, f"_{name}")
         return lambda *args, **options: self._call(
-            lambda env: getattr(base.provider(env, name), name)(*args, **options)
+            lambda env: getattr(base.provider(env, name), name)(*args, **options), name
         )
 
     def _fork(self) -> gymnasium.Env:
@@ -75,19 +75,37 @@ class RestartingEnv(gymnasium.Wrapper):
             assert forkable is not None, "the instance could fork"
             return forkable.fork()
 
-        return self._call(fork)
+        return self._call(fork, "fork")
+
+    def _variations(self, task: Task, rng: np.random.Generator) -> Iterator[Task]:
+        def begin(env: gymnasium.Env) -> Iterator[Task]:
+            return iter(base.provider(env, "variations").variations(task, rng))
+
+        tasks = self._call(begin, "variations")
+        while True:
+            varied = guarded(
+                self.env,
+                lambda: next(tasks, None),
+                seconds=self._seconds.other,
+                method="variations",
+            )
+            if isinstance(varied, EnvironmentFailure):
+                raise self._failed(varied)
+            if varied is None:
+                return
+            yield varied
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
         """Start an episode, in a fresh instance if this one is lost."""
-        self._start = None
+        self._start = self._episode_error = None
         # An episode may write into its options; a replay begins as it did.
         start = {"seed": seed, "options": copy.deepcopy(options)}
         if self._resets_failed >= PATIENCE:  # whatever it raises, it may be broken
             self._restart()
         result = self._until_answered(
-            lambda env: env.reset(**copy.deepcopy(start)), self._reset_seconds
+            lambda env: env.reset(**copy.deepcopy(start)), self._seconds.reset
         )
         if isinstance(result, EnvironmentFailure):
             self._resets_failed += 1
@@ -105,29 +123,37 @@ class RestartingEnv(gymnasium.Wrapper):
 
     def start_step(self, action: str) -> None:
         """Begin a step in a worker process; the next call must be this `step`."""
-        if (start := base.starter(self.env, "start_step")) is not None:
+        start = base.starter(self.env, "start_step")
+        if start is not None and self._episode_error is None:
             start(action)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take a step, in a fresh instance at the same place if this one is lost."""
-        result = self._call(lambda env: env.step(action), seconds=self._step_seconds)
+        if self._episode_error is not None:  # a fresh instance is not in this episode
+            raise self._episode_error
+        result = self._until_answered(lambda env: env.step(action), self._seconds.step)
+        if isinstance(result, EnvironmentFailure):
+            raise self._failed(result)
         self._actions.append(action)
         self._observations.append(result[0])
         self._lost_in_a_row = 0
         return result
 
-    def _call(self, call: Callable[[gymnasium.Env], Any], seconds: float = 0.0) -> Any:
-        result = self._until_answered(call, seconds)
+    def _call(self, call: Callable[[gymnasium.Env], Any], method: str) -> Any:
+        """Return what an optional method returns."""
+        result = self._until_answered(call, self._seconds.other, method)
         if isinstance(result, EnvironmentFailure):
             raise self._failed(result)
         return result
 
     def _until_answered(
-        self, call: Callable[[gymnasium.Env], Any], seconds: float
+        self, call: Callable[[gymnasium.Env], Any], seconds: float, method: str = ""
     ) -> Any:
         """Return what a call returns, in the third instance at the latest."""
         for _ in range(PATIENCE):
-            result = guarded(self.env, lambda: call(self.env), seconds=seconds)
+            result = guarded(
+                self.env, lambda: call(self.env), seconds=seconds, method=method
+            )
             if not (
                 isinstance(result, EnvironmentFailure) and _is_connection_error(result)
             ):
@@ -145,7 +171,7 @@ class RestartingEnv(gymnasium.Wrapper):
         same = guarded(
             self.env,
             lambda: self._replay(start),
-            seconds=self._reset_seconds + self._step_seconds * len(self._actions),
+            seconds=self._seconds.reset + self._seconds.step * len(self._actions),
         )
         return same is True
 
@@ -167,9 +193,9 @@ class RestartingEnv(gymnasium.Wrapper):
           EnvironmentDown: none can be made.
         """
         old = self.env
-        guarded(old, old.close, seconds=self._step_seconds)
+        guarded(old, old.close, seconds=self._seconds.step)
         for _ in range(2):
-            result = guarded(old, self._make, seconds=self._reset_seconds)
+            result = guarded(old, self._make)
             if not isinstance(result, EnvironmentFailure):
                 self.env, self._resets_failed = result, 0
                 return
@@ -180,6 +206,7 @@ class RestartingEnv(gymnasium.Wrapper):
         """Return the error to raise; a restart helps whoever plays next."""
         if not isinstance(failure.error, CONNECTION_ERRORS):
             return failure.error
+        self._episode_error = failure.error
         self._lost_in_a_row += 1
         if self._lost_in_a_row >= PATIENCE:
             return EnvironmentDown(
@@ -192,14 +219,19 @@ class RestartingEnv(gymnasium.Wrapper):
 
     def close(self) -> None:
         """Close the instance; one that cannot be closed is left."""
-        guarded(self.env, self.env.close, seconds=self._step_seconds)
+        guarded(self.env, self.env.close, seconds=self._seconds.step)
 
 
 def _first_instance(make: Callable[[], gymnasium.Env]) -> gymnasium.Env:
-    """Return a new instance; one that is lost while it starts is started again."""
+    """Return a new instance; one that is lost while it starts is started again.
+
+    One that takes too long to start is not: it would hang again, as silently.
+    """
     for _ in range(PATIENCE - 1):
         try:
             return make()
+        except EnvironmentTimeout:
+            raise
         except CONNECTION_ERRORS:
             check_interrupt()
     return make()
@@ -217,7 +249,8 @@ def open_env(
 ) -> RestartingEnv:
     """Return a real environment by its id, each instance of which is wrapped.
 
-    `make` makes an instance: in this process, or in one of its own (process_env).
+    `make` makes an instance, in this process or in one of its own (process_env), and
+    keeps the deadline of its start.
     """
     return RestartingEnv(lambda: wrap(make(spec)))
 

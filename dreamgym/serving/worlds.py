@@ -5,6 +5,7 @@ one session is made
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
+from dreamgym.config.stages import EnvConfig
 from dreamgym.envs import base, limits, registry, restarting
 from dreamgym.envs.dream import DreamEnv, thoughts
 from dreamgym.envs.workers.env import process_env
@@ -127,7 +129,12 @@ def real_world(spec: str, *, processes: bool = False) -> World:
     Raises:
       ValueError: there is no environment of this name.
     """
-    make = process_env if processes else registry.make
+    seconds = EnvConfig().start_seconds
+    make: Callable[[str], gymnasium.Env] = (
+        functools.partial(process_env, start_seconds=seconds)
+        if processes
+        else functools.partial(registry.start, seconds=seconds)
+    )
     with contextlib.closing(make(spec)) as env:
         lister = base.as_tasks(env)
         listed = {} if lister is None else {s: lister.tasks(s) for s in base.SPLITS}

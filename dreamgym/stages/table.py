@@ -12,7 +12,7 @@ from dreamgym.run.stage import Late, Stage, StageTable
 _ROOM = "dreamgym.stages"
 OPEN_ENV = (
     *("env.id", "env.workers", "env.worker_memory_gb"),
-    *("env.worker_cpus", "env.fleet"),
+    *("env.worker_cpus", "env.fleet", "env.start_seconds"),
 )
 """The settings of opening the environment."""
 ENV = (*OPEN_ENV, "env.max_episode_steps")

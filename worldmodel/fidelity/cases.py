@@ -16,16 +16,11 @@ from typing import NamedTuple
 from worldmodel.data.invalid_actions import is_invalid
 from worldmodel.data.records import Episode, State, Transition
 from worldmodel.experience.base import Query, content_seed, query_after
-from worldmodel.text.identifiers import task_shares
-from worldmodel.text.novelty import novel_words
+from worldmodel.text.identifiers import common_words
+from worldmodel.text.novelty import is_reveal
 from worldmodel.text.prompts import number_text
 
 KINDS = ("unchanged", "one_line", "many_lines", "reveal")
-
-COMMON_SHARE = 0.3
-"""A word in at least this share of a family's tasks belongs to its vocabulary."""
-COMMON_TASKS = 10
-"""Tasks of a family below which nothing is known of its vocabulary."""
 
 
 class Case(NamedTuple):
@@ -68,35 +63,12 @@ def kind_of(t: Transition, instruction: str, past_states: Sequence[str] = ()) ->
     """
     if t.next_state == t.state:
         return "unchanged"
-    reveals = t.reveals
-    if reveals is None:
-        reveals = bool(
-            novel_words(t.state, t.action, instruction, t.next_state, past_states)
-        )
-    if reveals:
+    if is_reveal(t, instruction, past_states):
         return "reveal"
     removed = Counter(t.state) - Counter(t.next_state)
     added = Counter(t.next_state) - Counter(t.state)
     one = max(removed.total(), added.total()) <= 1
     return "one_line" if one else "many_lines"
-
-
-def common_words(episodes: Sequence[Episode]) -> dict[str, str]:
-    """Return the words that many tasks of a family hold, by family, as one line.
-
-    Such a word (`right`, `wrong`, `taken`) tells nothing new where an episode shows it
-    for the first time. Words with digits are values and no vocabulary.
-    """
-    tasks: dict[str, set[str]] = {}
-    for e in episodes:
-        tasks.setdefault(e.task.family, set()).add(e.task.id)
-    return {
-        family: " ".join(
-            sorted(w for w, s in words.items() if s >= COMMON_SHARE and w.isalpha())
-        )
-        for family, words in task_shares(episodes).items()
-        if len(tasks[family]) >= COMMON_TASKS
-    }
 
 
 def commonest_reward(episodes: Sequence[Episode]) -> float:

@@ -23,6 +23,10 @@ MAX_COMPUTED = 0.5
 before, above which a family computes with numbers."""
 MAX_REWARDS = 4
 """Rewards of more values than these are probably computed from numbers."""
+COMMON_SHARE = 0.3
+"""A word in at least this share of a family's tasks belongs to its vocabulary."""
+COMMON_TASKS = 10
+"""Tasks of a family below which nothing is known of its vocabulary."""
 Shares = Mapping[str, Mapping[str, float]]
 """The share of tasks that hold each word, by family."""
 
@@ -99,6 +103,24 @@ def task_shares(episodes: Iterable[Episode]) -> dict[str, dict[str, float]]:
             for word, count in Counter(w for x in family.values() for w in x).items()
         }
         for name, family in tasks.items()
+    }
+
+
+def common_words(episodes: Sequence[Episode]) -> dict[str, str]:
+    """Return the words that many tasks of a family hold, by family, as one line.
+
+    Such a word (`right`, `wrong`, `taken`) tells nothing new where an episode shows it
+    for the first time. Words with digits are values and no vocabulary.
+    """
+    tasks: dict[str, set[str]] = {}
+    for e in episodes:
+        tasks.setdefault(e.task.family, set()).add(e.task.id)
+    return {
+        family: " ".join(
+            sorted(w for w, s in shares.items() if s >= COMMON_SHARE and w.isalpha())
+        )
+        for family, shares in task_shares(episodes).items()
+        if len(tasks[family]) >= COMMON_TASKS
     }
 
 

@@ -24,7 +24,7 @@ from worldmodel.data.json_reading import RecordError, read_json_object
 from worldmodel.data.rates import Rate
 from worldmodel.data.records import Episode, State, Task, Transition, atomic_write
 from worldmodel.text import identifiers
-from worldmodel.text.novelty import novel_words
+from worldmodel.text.novelty import is_reveal
 from worldmodel.text.prompts import number_text
 
 MAX_SHARE = 0.85
@@ -142,12 +142,7 @@ def _computable_steps(
     for e in episodes:
         history = [e.task.instruction, *e.task.initial_state]
         for t in e.transitions:
-            reveals = t.reveals
-            if reveals is None:
-                new = novel_words(
-                    t.state, t.action, e.task.instruction, t.next_state, history
-                )
-                reveals = bool(new)
+            reveals = is_reveal(t, e.task.instruction, history)
             history += t.state
             if not reveals:
                 texts = (e.task.instruction, *t.state, t.action)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
-from worldmodel.data.records import State
+from worldmodel.data.records import State, Transition
 
 _WORD = re.compile(r"\d+(?:\.\d+)+|\w+")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -42,6 +42,13 @@ def novel_words(
     if not numbers:
         return novel
     return novel - _computable(numbers, (*state, action))
+
+
+def is_reveal(t: Transition, instruction: str, history: Sequence[str] = ()) -> bool:
+    """Return the environment's flag `reveals`, else whether a word is novel."""
+    if t.reveals is not None:
+        return t.reveals
+    return bool(novel_words(t.state, t.action, instruction, t.next_state, history))
 
 
 def _computable(numbers: Iterable[str], texts: Iterable[str]) -> set[str]:

@@ -51,12 +51,16 @@ def open_counted(config: EnvConfig, steps: RealSteps) -> RestartingEnv:
 
 def instance_maker(config: EnvConfig) -> Callable[[str], gymnasium.Env]:
     """Return what makes an environment of a name: here, or in a worker."""
+    seconds, memory = config.start_seconds, config.worker_memory_gb
+    partial = functools.partial
+    if not config.workers and process_count() == 1:
+        return partial(registry.start, seconds=seconds)
     if not config.workers:
-        return registry.make if process_count() == 1 else shared_env
+        return partial(shared_env, start_seconds=seconds)
     if config.fleet == "ray":
-        memory, cpus = config.worker_memory_gb, config.worker_cpus
-        return functools.partial(ray_env, memory_gb=memory, cpus=cpus)
-    return functools.partial(process_env, memory_gb=config.worker_memory_gb)
+        cpus = config.worker_cpus
+        return partial(ray_env, memory_gb=memory, cpus=cpus, start_seconds=seconds)
+    return partial(process_env, memory_gb=memory, start_seconds=seconds)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import gymnasium
 
 from dreamgym.config.settings import RunConfig
-from dreamgym.envs import base, limits, registry
+from dreamgym.envs import base, limits, registry, restarting
 from dreamgym.envs.limits import StepLimit
 from dreamgym.run.directory import Run
 from worldmodel.data.records import Episode, read_episodes
@@ -64,15 +64,16 @@ def with_step_limit(config: RunConfig) -> RunConfig:
     The environment is reset to some tasks; no real step is taken.
     """
     env, episodes = config.env, config.data.episodes
-    steps = env.max_episode_steps or _planned(env.id, episodes)
+    steps = env.max_episode_steps or _planned(env.id, env.start_seconds, episodes)
     filled = dataclasses.replace(env, max_episode_steps=steps)
     return dataclasses.replace(config, env=filled)
 
 
 @functools.cache
-def _planned(env_name: str, path: str) -> int:
+def _planned(env_name: str, start_seconds: float, path: str) -> int:
     if env_name:
-        with contextlib.closing(registry.make(env_name)) as env:
+        start = functools.partial(registry.start, seconds=start_seconds)
+        with contextlib.closing(restarting.open_env(env_name, make=start)) as env:
             tasks = base.tasks_of(env, env_name, "train", limits.PLANS)
             return limits.step_limit(env, tasks).steps
     return _recorded(read_episodes(path)).steps if path else limits.DEFAULT

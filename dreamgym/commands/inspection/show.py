@@ -100,5 +100,6 @@ def run_readable_states(run: Run) -> ReadableState:
     """Return how the states of a run's environment are shown to people."""
     if not run.config.env.id:
         return readable_states(None)
-    with contextlib.closing(registry.make(run.config.env.id)) as env:
+    c = run.config.env
+    with contextlib.closing(registry.start(c.id, seconds=c.start_seconds)) as env:
         return readable_states(env)

@@ -19,14 +19,12 @@ import numpy as np
 
 from dreamgym.envs import base, limits, registry
 from dreamgym.envs.base import TextEnv
-from dreamgym.envs.restarting import RESET_SECONDS, STEP_SECONDS
+from dreamgym.envs.failures import deadlines_of
 from worldmodel.data.records import Task
 
 MAX_WEIGHT = 100
 SEEDS = 2000
 """Tasks of one environment and split, at most."""
-DEADLINES = {"reset_seconds": RESET_SECONDS, "step_seconds": STEP_SECONDS}
-"""Deadlines of an environment that declares none."""
 _PART = re.compile(r"(?P<spec>.+?)(?:\*(?P<weight>\d+))?")
 
 
@@ -242,9 +240,9 @@ def _members(envs: Sequence[gymnasium.Env]) -> dict[str, Any]:
     copies = [getattr(env.unwrapped, "max_copies", None) for env in envs]
     if limits_of_copies := [count for count in copies if count is not None]:
         members["max_copies"] = min(limits_of_copies)
-    for name, default in DEADLINES.items():
-        seconds = [float(getattr(env.unwrapped, name, default)) for env in envs]
-        members[name] = 0.0 if 0 in seconds else max(seconds)
+    deadlines = [deadlines_of(env) for env in envs]
+    members["reset_seconds"] = _longest([d.reset for d in deadlines])
+    members["step_seconds"] = _longest([d.step for d in deadlines])
     if any(base.as_expert(env) for env in envs):
         members["expert"] = _expert
     if any(base.as_variations(env) for env in envs):
@@ -254,6 +252,11 @@ def _members(envs: Sequence[gymnasium.Env]) -> dict[str, Any]:
     if all(base.as_forkable(env) for env in envs):
         members["fork"] = _fork
     return members
+
+
+def _longest(seconds: Sequence[float]) -> float:
+    """Return the longest of several deadlines, of which 0 is none."""
+    return 0.0 if 0 in seconds else max(seconds)
 
 
 def _declared_limit(env: gymnasium.Env) -> float:

@@ -60,6 +60,7 @@ from dreamgym.envs.contract.player import (
     first_difference,
 )
 from dreamgym.envs.contract.rewards import check_cumulative, check_unearned
+from dreamgym.envs.contract.state_numbers import StateNumbers, state_numbers
 from dreamgym.envs.contract.tasks import (
     MAX_SEEDS,
     check_listing,
@@ -139,7 +140,12 @@ def check(
         check_gymnasium(env, findings, player.deadline)
     check_speed(player)
     return report(
-        findings, checks, player.steps, player.resets, inspector.won_episodes()
+        findings,
+        checks,
+        player.steps,
+        player.resets,
+        inspector.won_episodes(),
+        inspector.state_numbers(),
     )
 
 
@@ -401,6 +407,10 @@ class _Inspector:
             "nonsense": self.nonsense,
         }
         return {n: (sum(t.won for t in x), len(x)) for n, x in played.items() if x}
+
+    def state_numbers(self) -> StateNumbers | None:
+        """Return what the states of sound play are like, None where there was none."""
+        return state_numbers([*self.random, *self.planned], self.nonsense)
 
     def _check_lengths(self, tasks: Sequence[Task]) -> bool:
         """Say which plans no episode of a run could follow to their end.

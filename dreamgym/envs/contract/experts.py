@@ -4,6 +4,7 @@ train tasks -> the expert's plan of each, played once -> the tasks that it does 
 and the moments at which it acts on what the agent does not see.
 """
 
+import dataclasses
 import time
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from typing import NamedTuple
 from dreamgym.envs import base
 from dreamgym.envs.contract.actions import checked_actions
 from dreamgym.envs.contract.findings import Findings
-from dreamgym.envs.contract.player import Player, Trace
+from dreamgym.envs.contract.player import Player, Trace, instruction_of
 from worldmodel.data.records import Task
 
 TASKS = 30
@@ -50,7 +51,8 @@ def play_plans(player: Player, tasks: Sequence[Task]) -> list[PlannedEpisode]:
             break
         trace = player.play_on(task, start[0], plan)
         if plan and not trace.broken:
-            instruction = task.instruction or str(start[1].get("instruction", ""))
+            instruction = instruction_of(task, start[1])
+            trace = dataclasses.replace(trace, instruction=instruction)
             episodes.append(PlannedEpisode(instruction, plan, trace))
     return episodes
 

@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any, NamedTuple
 
+from worldmodel.data.rates import Rate
+
 REPLAYS = "two plays of the same actions differ"
 """The fault of an environment that draws lots and does not say so."""
 
@@ -41,11 +43,56 @@ class Findings:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class StateNumbers:
+    """What the states of an environment are like.
+
+    `words` is the mean number of words of a state, `largest` the largest number.
+    `reveals` is the share of the steps that show what nobody could know: as the
+    environment says, else by the words of the next state (novelty.is_reveal).
+    `repeated_lines` is the share of the lines of next states that stand in the state
+    before. `different_outcomes` is the share of the situations met more than once
+    (state, action and the actions before it, in one task) that led to different states.
+    """
+
+    words: float
+    largest: int
+    states: int
+    reveals: Rate
+    repeated_lines: Rate
+    different_outcomes: Rate
+
+    def text(self) -> str:
+        """Return the numbers as a few lines."""
+        rows = (
+            f"words: {self.words:.0f} on average, {self.largest} at most",
+            f"reveals: {_share(self.reveals)} steps",
+            f"lines that repeat: {_share(self.repeated_lines)} lines",
+            f"different outcomes: {_share(self.different_outcomes)} states "
+            "and actions met again",
+        )
+        return "\n  ".join([f"states ({self.states}):", *rows])
+
+    def json(self) -> dict[str, Any]:
+        """Return the numbers as plain data."""
+        return {
+            "words": {
+                "mean": self.words,
+                "largest": self.largest,
+                "count": self.states,
+            },
+            "reveals": self.reveals.json(),
+            "repeated_lines": self.repeated_lines.json(),
+            "different_outcomes": self.different_outcomes.json(),
+        }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Report:
     """The result of a check: what was checked, faults and warnings.
 
     `steps` counts the real steps that the check took, `resets` the real resets;
-    `won` has the episodes that were won and played, by who played.
+    `won` has the episodes that were won and played, by who played; `states` says what
+    the states are like, where any were played.
     """
 
     checks: tuple[str, ...]
@@ -54,6 +101,7 @@ class Report:
     steps: int
     resets: int
     won: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    states: StateNumbers | None = None
 
     def text(self, name: str) -> str:
         """Return the report as text."""
@@ -65,6 +113,8 @@ class Report:
         body += [f"warning: {finding}" for finding in self.warnings]
         wins = [f"{who} {won} of {played}" for who, (won, played) in self.won.items()]
         lines = [f"won episodes: {', '.join(wins)}"] * bool(wins)
+        if self.states is not None:
+            lines.append(self.states.text())
         return "\n".join([head, f"checked: {', '.join(self.checks)}", *lines, *body])
 
     def json(self) -> dict[str, Any]:
@@ -77,9 +127,15 @@ class Report:
                 who: {"won": won, "played": played}
                 for who, (won, played) in self.won.items()
             },
+            "states": None if self.states is None else self.states.json(),
             "faults": [f._asdict() for f in self.faults],
             "warnings": [f._asdict() for f in self.warnings],
         }
+
+
+def _share(rate: Rate) -> str:
+    mean = rate.json()["mean"]
+    return "none of 0" if mean is None else f"{mean:.0%} of {rate.count:,}"
 
 
 def _number(findings: tuple[Finding, ...], word: str) -> str:
@@ -92,6 +148,7 @@ def report(
     steps: int,
     resets: int,
     won: dict[str, tuple[int, int]],
+    states: StateNumbers | None,
 ) -> Report:
     """Return the report of a check; a finding says how often it occurred."""
 
@@ -110,6 +167,7 @@ def report(
         steps=steps,
         resets=resets,
         won=won,
+        states=states,
     )
 
 

@@ -39,23 +39,36 @@ def check_memory(findings: Findings, traces: Sequence[Trace]) -> None:
     policy does not see it. For environments that draw no lots. Steps that reveal
     something, and those at which a limit ends the episode, are left out.
     """
-    answers: dict[tuple[str, str, tuple[str, ...]], str] = {}
+    for (task, _, actions), answers in answers_of(traces).items():
+        other = next((a for a in answers if a != answers[0]), None)
+        if other is not None:
+            findings.warn(
+                "the state does not show what decides the next one",
+                f"task {task!r}: {actions[-1]!r:.60} leads from one state to "
+                f"{difference(answers[0], other)}",
+                "write it into the state; where earlier replies or lines hold it, "
+                "wrappers do (RecentReplies, KeepLines of dreamgym.envs.wrappers)",
+            )
+            return
+
+
+def answers_of(
+    traces: Sequence[Trace],
+) -> dict[tuple[str, str, tuple[str, ...]], list[str]]:
+    """Return what each (task, state, last actions) led to, whenever it was played.
+
+    The last of the actions is the one that is answered. See check_memory for what is
+    left out.
+    """
+    out: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
     for trace in traces:
         for i, (before, step) in enumerate(itertools.pairwise(trace.steps)):
             if step.reveals or step.truncated:
                 continue
             actions = tuple(trace.actions[max(i - ACTIONS_SEEN, 0) : i + 1])
             key = (trace.task.id, before.observation, actions)
-            answer = answers.setdefault(key, step.observation)
-            if answer != step.observation:
-                findings.warn(
-                    "the state does not show what decides the next one",
-                    f"task {trace.task.id!r}: {step.action!r:.60} leads from one state "
-                    f"to {difference(answer, step.observation)}",
-                    "write it into the state; where earlier replies or lines hold it, "
-                    "wrappers do (RecentReplies, KeepLines of dreamgym.envs.wrappers)",
-                )
-                return
+            out.setdefault(key, []).append(step.observation)
+    return out
 
 
 def check_names(findings: Findings, episodes: Sequence[PlannedEpisode]) -> None:

@@ -21,8 +21,7 @@ import numpy as np
 from dreamgym.envs import base
 from dreamgym.envs.base import EnvironmentFailure, guarded
 from dreamgym.envs.contract.findings import Findings, difference
-from dreamgym.envs.failures import EnvironmentTimeout
-from dreamgym.envs.restarting import RESET_SECONDS, STEP_SECONDS
+from dreamgym.envs.failures import EnvironmentTimeout, deadlines_of
 from dreamgym.envs.spaces import MAX_CHARACTERS
 from dreamgym.envs.tools.tool_env import ToolEnv
 from worldmodel.data.records import Task
@@ -89,13 +88,15 @@ class Played(NamedTuple):
 class Trace:
     """The steps of one episode; `broken` if it ended with a fault.
 
-    `seed` is that of the reset, where the task has none.
+    `seed` is that of the reset, where the task has none; `instruction` is what the
+    agent reads, where that was asked.
     """
 
     task: Task
     steps: tuple[Played, ...]
     broken: bool = False
     seed: int | None = None
+    instruction: str = ""
 
     @property
     def length(self) -> int:
@@ -148,11 +149,7 @@ class Player:
         self.steps = self.resets = 0
         self.seconds = 0.0  # of all steps together
         self.timeouts = 0
-        declared = env.unwrapped
-        self._deadlines = {
-            "reset": float(getattr(declared, "reset_seconds", RESET_SECONDS)),
-            "step": float(getattr(declared, "step_seconds", STEP_SECONDS)),
-        }
+        self._deadlines = deadlines_of(env)
 
     def call(self, name: str, where: str, method: Callable[[], Any]) -> Any:
         """Return what a method returns; None, with a fault, where it returns nothing.
@@ -164,8 +161,11 @@ class Player:
         if self.timeouts >= MAX_TIMEOUTS:
             return None
         start = time.monotonic()
-        deadline = self._deadlines.get(name, 0.0)
-        result = guarded(self.env, method, seconds=deadline)
+        declared = name if name in ("reset", "step") else ""
+        deadline = getattr(self._deadlines, declared or "other")
+        result = guarded(
+            self.env, method, seconds=deadline, method="" if declared else name
+        )
         if name == "step":
             self.seconds += time.monotonic() - start
         if result is None:
@@ -181,7 +181,7 @@ class Player:
             self.timeouts += 1
             cure = (
                 f"a run waits {deadline:g} s for it: answer sooner, or declare "
-                f"`{name}_seconds` in the class (0: no deadline)"
+                f"`{declared or 'reset'}_seconds` in the class (0: no deadline)"
             )
         elif definition := self._refused_call(name, result.error):
             place, cure = definition, _SIGNATURES[name]
@@ -192,7 +192,7 @@ class Player:
     @property
     def deadline(self) -> float:
         """Seconds of CHECK_CALLS resets and steps, 0 for no deadline."""
-        seconds = self._deadlines.values()
+        seconds = self._deadlines.reset, self._deadlines.step
         return 0.0 if 0.0 in seconds else CHECK_CALLS * sum(seconds)
 
     def _broken_plan(self) -> str | None:
@@ -305,7 +305,8 @@ class Player:
         if start is None:
             return None
         trace = self.play_on(task, start[0], itertools.islice(actions, limit))
-        return dataclasses.replace(trace, seed=seed)
+        instruction = instruction_of(task, start[1])
+        return dataclasses.replace(trace, seed=seed, instruction=instruction)
 
     def play_on(self, task: Task, observation: str, actions: Iterable[Any]) -> Trace:
         """Play actions after a reset that led to `observation`; see `play`."""
@@ -409,6 +410,11 @@ class Player:
                 f"it holds {parts}, and the reward is {float(reward)}",
             )
         return True
+
+
+def instruction_of(task: Task, info: dict[str, Any]) -> str:
+    """Return the instruction of a task, or else the one of its reset."""
+    return task.instruction or str(info.get("instruction", ""))
 
 
 def is_json(value: Any) -> bool:

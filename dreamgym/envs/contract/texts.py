@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 from dreamgym.envs.contract.findings import Findings
-from dreamgym.envs.contract.player import Player, is_json
+from dreamgym.envs.contract.player import Player, instruction_of, is_json
 from worldmodel.data.records import Task
 
 MAX_CHARACTERS = 4000
@@ -12,6 +12,10 @@ MAX_CHARACTERS = 4000
 
 MAX_LINES = 60
 """Lines of a first state above which a warning is given."""
+
+SHORTER = (
+    "; ShortPages of dreamgym.envs.wrappers leaves out lines that stay as they were"
+)
 
 SLOW_STEP = 0.5
 """Seconds of a step above which a warning is given."""
@@ -37,7 +41,7 @@ def check_options(player: Player, task: Task, observation: str) -> None:
 def check_texts(findings: Findings, task: Task, obs: str, info: dict) -> None:
     """Warn of a task without an instruction, and of long texts."""
     where, warn = f"task {task.id!r}", findings.warn
-    instruction = task.instruction or str(info.get("instruction", ""))
+    instruction = instruction_of(task, info)
     if not instruction:
         addition = " beside its tools" if info.get("tools") else ""
         warn(
@@ -47,11 +51,12 @@ def check_texts(findings: Findings, task: Task, obs: str, info: dict) -> None:
             "reads it before every action",
         )
     for what, text in (("state", obs), ("instruction", instruction)):
+        wrapper = SHORTER * (what == "state")
         if len(text) > MAX_CHARACTERS or len(text.splitlines()) > MAX_LINES:
             warn(
                 f"a long {what} makes every step slow and every prompt long",
                 f"{where}: {len(text)} characters, {len(text.splitlines())} lines",
-                f"leave out what no action touches; up to {MAX_CHARACTERS} "
+                f"leave out what no action touches{wrapper}; up to {MAX_CHARACTERS} "
                 f"characters and {MAX_LINES} lines are usual",
             )
 

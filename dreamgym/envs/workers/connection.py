@@ -10,8 +10,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from dreamgym.envs.failures import EnvironmentTimeout
+from dreamgym.envs.failures import EnvironmentTimeout, no_answer, not_started
 from dreamgym.envs.workers.messages import decode, encode, error_from
+
+SPARE_SECONDS = 5.0
+"""Seconds after its deadline in which a worker says itself where its start hangs."""
 
 
 class WorkerConnection(abc.ABC):
@@ -58,17 +61,25 @@ class WorkerConnection(abc.ABC):
     def kill(self) -> None:
         """End the worker at once."""
 
-    def open(self, memory_gb: float, seconds: float = 0.0) -> None:
+    def open(self, memory_gb: float, seconds: float) -> None:
         """Let the worker make its environment.
+
+        Args:
+          seconds: the deadline, after which the worker is ended; 0 for none.
 
         Raises:
           ConnectionError: the worker ended.
+          EnvironmentTimeout: the deadline passed.
           ValueError: the environment cannot be made.
         """
         request = {"method": "make", "spec": self.spec, "memory_gb": memory_gb}
         try:
-            self.send(encode(request))
-            self.description = self._value(self.receive(seconds))
+            self.send(encode({**request, "seconds": seconds}))
+            try:
+                reply = self.receive(seconds + SPARE_SECONDS if seconds else 0.0)
+            except EnvironmentTimeout:
+                raise not_started(self.spec, seconds) from None
+            self.description = self._value(reply)
         except BaseException:
             self.kill()
             raise
@@ -99,7 +110,8 @@ class WorkerConnection(abc.ABC):
         try:
             reply = self.receive(left)
         except EnvironmentTimeout:
-            raise EnvironmentTimeout(f"no answer within {seconds:g} s") from None
+            named = "" if method in ("reset", "step") else method
+            raise no_answer(seconds, named) from None
         return self._value(reply)
 
     def start(self, env: int, method: str, *arguments: Any) -> None:

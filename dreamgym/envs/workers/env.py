@@ -13,7 +13,8 @@ import gymnasium
 import numpy as np
 
 from dreamgym.envs.base import TextEnv
-from dreamgym.envs.restarting import CAPABILITIES, RESET_SECONDS, STEP_SECONDS
+from dreamgym.envs.failures import deadlines_of
+from dreamgym.envs.restarting import CAPABILITIES
 from dreamgym.envs.workers.connection import WorkerConnection
 from dreamgym.envs.workers.process import Process
 from dreamgym.envs.workers.ray_actor import RayActor
@@ -36,6 +37,7 @@ class WorkerEnv(TextEnv):
         self._methods = frozenset(description["methods"])
         for name, value in description["attributes"].items():
             setattr(self, name, value)
+        self._seconds = deadlines_of(self)
         self._drop = weakref.finalize(self, worker.drop, number)
 
     def __getattr__(self, name: str) -> Any:
@@ -48,14 +50,14 @@ class WorkerEnv(TextEnv):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Start an episode."""
-        seconds = float(getattr(self, "reset_seconds", RESET_SECONDS))
-        observation, info = self._call("reset", seed, options, seconds=seconds)
+        observation, info = self._call(
+            "reset", seed, options, seconds=self._seconds.reset
+        )
         return observation, info
 
     def step(self, action: str) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take a step."""
-        seconds = float(getattr(self, "step_seconds", STEP_SECONDS))
-        return tuple(self._call("step", action, seconds=seconds))
+        return tuple(self._call("step", action, seconds=self._seconds.step))
 
     def start_reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -75,9 +77,10 @@ class WorkerEnv(TextEnv):
         """Close the environment; its worker ends with the last fork."""
         self._drop()
 
-    def _call(self, method: str, *arguments: Any, seconds: float = 0.0) -> Any:
-        call = self._worker.call
-        return call(self._number, method, *arguments, seconds=seconds)
+    def _call(self, method: str, *arguments: Any, seconds: float | None = None) -> Any:
+        """Call a method; its deadline is that of the other ones where none is given."""
+        seconds = self._seconds.other if seconds is None else seconds
+        return self._worker.call(self._number, method, *arguments, seconds=seconds)
 
     def _tasks(self, split: str) -> list[Task]:
         return self._call("tasks", split)
@@ -110,35 +113,42 @@ class WorkerEnv(TextEnv):
         return type(self)(self._worker, number)
 
 
-def process_env(spec: str, memory_gb: float = 0.0) -> WorkerEnv:
+def process_env(
+    spec: str, memory_gb: float = 0.0, *, start_seconds: float
+) -> WorkerEnv:
     """Return the environment of a name (registry.make) in a new worker process.
 
     Args:
       memory_gb: the memory of the process; 0 sets no limit. Java reserves more than it
         uses, and needs some gigabytes more.
+      start_seconds: the deadline of the start; 0 sets none.
 
     Raises:
       ConnectionError: the process ended before the environment was made.
+      EnvironmentTimeout: the environment was not made within the deadline.
       ValueError: the environment cannot be made.
     """
-    return _env_of(spec, lambda: Process(spec, memory_gb))
+    return _env_of(spec, lambda: Process(spec, memory_gb, start_seconds))
 
 
-def ray_env(spec: str, memory_gb: float = 0.0, cpus: float = 1.0) -> WorkerEnv:
+def ray_env(
+    spec: str, memory_gb: float = 0.0, cpus: float = 1.0, *, start_seconds: float
+) -> WorkerEnv:
     """Return the environment of a name in a new actor of a Ray cluster.
 
     Arguments and errors are those of RayActor.
     """
-    return _env_of(spec, lambda: RayActor(spec, memory_gb, cpus))
+    return _env_of(spec, lambda: RayActor(spec, memory_gb, cpus, start_seconds))
 
 
-def shared_env(spec: str) -> WorkerEnv:
+def shared_env(spec: str, *, start_seconds: float) -> WorkerEnv:
     """Return the environment of a name, which the first of several processes steps.
 
     Raises:
+      EnvironmentTimeout: it did not start within `start_seconds`; 0 sets no deadline.
       ValueError: the environment cannot be made.
     """
-    return _env_of(spec, lambda: LocalWorker(spec), begins_early=False)
+    return _env_of(spec, lambda: LocalWorker(spec, start_seconds), begins_early=False)
 
 
 def _env_of(

@@ -36,11 +36,12 @@ TOO_LONG = "bad message length"
 class Process(WorkerConnection):
     """A worker process."""
 
-    def __init__(self, spec: str, memory_gb: float = 0.0):
+    def __init__(self, spec: str, memory_gb: float, start_seconds: float):
         """Start a process and wait until it has made its environment.
 
         Raises:
           ConnectionError: the process ended.
+          EnvironmentTimeout: that took more than `start_seconds`; 0 sets no deadline.
           ValueError: the environment cannot be made.
         """
         super().__init__(spec)
@@ -54,7 +55,7 @@ class Process(WorkerConnection):
             )
         self._connection = Connection(run_socket.detach())
         self._end = weakref.finalize(self, _kill, self._process, self._connection)
-        self.open(memory_gb)
+        self.open(memory_gb, start_seconds)
 
     @property
     def alive(self) -> bool:

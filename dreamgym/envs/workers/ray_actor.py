@@ -16,15 +16,16 @@ from dreamgym.envs.failures import EnvironmentTimeout
 from dreamgym.envs.workers.connection import WorkerConnection
 from dreamgym.envs.workers.worker import Worker
 
-START_SECONDS = 300.0
-"""Seconds in which an actor must be placed and have made its environment."""
-
 
 class Actor:
     """What Ray runs: it answers the messages of one worker."""
 
     def __init__(self) -> None:
         self._worker = Worker()
+
+    def ready(self) -> bytes:
+        """Return an empty message, once Ray has found a place."""
+        return b""
 
     def answer(self, message: bytes) -> bytes:
         """Return the reply to a request."""
@@ -34,15 +35,17 @@ class Actor:
 class RayActor(WorkerConnection):
     """A worker in an actor of a Ray cluster."""
 
-    def __init__(self, spec: str, memory_gb: float = 0.0, cpus: float = 1.0):
+    def __init__(self, spec: str, memory_gb: float, cpus: float, start_seconds: float):
         """Place an actor and wait until it has made its environment.
 
         Args:
           memory_gb: memory that Ray reserves for the actor; 0 reserves none.
           cpus: processors that Ray reserves for it.
+          start_seconds: the deadline of each of the two; 0 sets none.
 
         Raises:
-          ConnectionError: the actor ended, or there was no place for it.
+          ConnectionError: the actor ended.
+          EnvironmentTimeout: there was no place for it, or its start took too long.
           ValueError: the environment cannot be made, or Ray is not installed.
         """
         super().__init__(spec)
@@ -55,14 +58,16 @@ class RayActor(WorkerConnection):
         self._actor = self._ray.remote(**options)(Actor).remote()
         self._answer: Any = None
         self._end = weakref.finalize(self, _kill, self._ray, self._actor)
+        self._answer = self._actor.ready.remote()
         try:
-            self.open(0.0, START_SECONDS)
+            self.receive(start_seconds)
         except EnvironmentTimeout:
-            raise ConnectionError(
-                f"Ray found no place for {spec} within {START_SECONDS:g} s: it needs "
+            raise EnvironmentTimeout(
+                f"Ray found no place for {spec} within {start_seconds:g} s: it needs "
                 f"{cpus:g} processors and {memory_gb:g} GB; the cluster has "
-                f"{_free(self._ray)}"
+                f"{_free(self._ray)} (env.start_seconds; 0: no deadline)"
             ) from None
+        self.open(0.0, start_seconds)
 
     @property
     def alive(self) -> bool:

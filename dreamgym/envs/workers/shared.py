@@ -25,15 +25,16 @@ class LocalWorker(WorkerConnection):
     catches every exception may swallow.
     """
 
-    def __init__(self, spec: str):
+    def __init__(self, spec: str, start_seconds: float):
         """Make the environment.
 
         Raises:
+          EnvironmentTimeout: that took more than `start_seconds`; 0 sets no deadline.
           Exception: whatever the environment raises.
         """
         super().__init__(spec)
         self._worker, self._request = Worker(), b""
-        self.open(memory_gb=0.0)
+        self.open(memory_gb=0.0, seconds=start_seconds)
 
     @property
     def alive(self) -> bool:
@@ -74,6 +75,7 @@ class SharedWorker(WorkerConnection):
 
         Raises:
           ConnectionError: the worker ended.
+          EnvironmentTimeout: the worker did not start within its deadline.
           ValueError: the environment cannot be made.
         """
         super().__init__(spec)

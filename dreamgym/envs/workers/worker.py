@@ -89,7 +89,7 @@ class Worker:
         from dreamgym.envs import registry
 
         _limit_memory(request["memory_gb"])
-        self._envs[0] = registry.make(request["spec"])
+        self._envs[0] = registry.start(request["spec"], seconds=request["seconds"])
         return self.describe()
 
     def describe(self) -> dict[str, Any]:

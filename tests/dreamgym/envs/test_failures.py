@@ -84,3 +84,21 @@ def test_a_text_that_is_too_long_is_refused_before_it_is_a_state():
     base.begin(env, task)
     with pytest.raises(base.TextTooLong, match="100,001 characters"):
         base.take(env, "go right")
+
+
+def test_alarms_that_a_call_sets_up_stay_as_it_left_them():
+    rings = []
+    before = signal.getsignal(signal.SIGALRM)
+    try:
+        guarded(
+            doubles.Corridor(),
+            lambda: signal.signal(signal.SIGALRM, lambda *_: rings.append(1)),
+            seconds=0.2,
+        )
+        time.sleep(0.4)
+        assert rings == []  # the deadline rings no more
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        time.sleep(0.2)
+        assert rings == [1]
+    finally:
+        signal.signal(signal.SIGALRM, before)

@@ -52,7 +52,9 @@ def games(folder: Path) -> list[str]:
     out = []
     with steps.recorded(folder / "count.steps"):
         envs = vector.RealVectorEnv.growing(
-            lambda: RestartingEnv(lambda: shared_env(name)), limit=2, max_steps=9
+            lambda: RestartingEnv(lambda: shared_env(name, start_seconds=60.0)),
+            limit=2,
+            max_steps=9,
         )
         task = Task(id="t", instruction="go")
         for action in ("go", "fail", "hang", "go"):

@@ -106,3 +106,12 @@ def test_a_winning_answer_that_stood_nowhere_is_computed():
     ]
     assert identifiers.computes_numbers(answers[:1])
     assert not identifiers.computes_numbers(answers[1:])
+
+
+def test_words_of_many_tasks_are_the_vocabulary_of_a_large_family():
+    many = [episode(f"t{n}", "many", f"taken 7 key{n}") for n in range(10)]
+    few = [episode(f"t{n}", "few", "taken") for n in range(9)]
+    vocabulary = identifiers.common_words([*many, *few])
+    assert list(vocabulary) == ["many"]
+    assert "taken" in vocabulary["many"].split()
+    assert not {"7", "key1"} & set(vocabulary["many"].split())  # values

@@ -1,6 +1,7 @@
 import pytest
 
-from worldmodel.text.novelty import novel_words, words_of
+from worldmodel.data.records import Transition
+from worldmodel.text.novelty import is_reveal, novel_words, words_of
 
 
 def test_words_have_no_punctuation_and_no_case():
@@ -42,3 +43,21 @@ def test_a_number_that_can_be_computed_is_not_novel(state, action, after, novel)
 def test_numbers_of_the_history_are_known_but_not_added_up():
     assert novel_words(("x",), "a", "", ("30",), history=("10", "20")) == {"30"}
     assert novel_words(("x",), "a", "", ("20",), history=("10", "20")) == set()
+
+
+@pytest.mark.parametrize(
+    ("flag", "after", "expected"),
+    [
+        (None, "apple", True),
+        (None, "box", False),
+        (None, "cave", False),  # the history holds it
+        (None, "key", False),  # and the instruction this one
+        (False, "apple", False),
+        (True, "box", True),
+    ],
+)
+def test_a_reveal_is_what_the_environment_says_or_else_a_novel_word(
+    flag, after, expected
+):
+    t = Transition(state=("box",), action="open", next_state=(after,), reveals=flag)
+    assert is_reveal(t, "find the key", ("cave",)) == expected

@@ -279,6 +279,13 @@ def test_slow_steps_are_warned_of(monkeypatch):
     assert warning.what == "a step takes 0.0 s"
 
 
+def test_a_long_state_names_the_wrapper_that_shortens_it():
+    (warning,) = (
+        w for w in checker.check(Wordy(), limit=9).warnings if "long" in w.what
+    )
+    assert "ShortPages of dreamgym.envs.wrappers" in warning.cure
+
+
 def test_rewards_that_are_no_scores_are_not_called_so():
     warnings = checker.check(Scored(), limit=30).warnings
     assert not [w for w in warnings if "cumulative" in w.what]

@@ -1,5 +1,6 @@
 """Corridors with faults, for worker processes: this module needs no JAX."""
 
+import contextlib
 import copy
 import http.client
 import os
@@ -131,6 +132,54 @@ class Unmakeable(corridor.Corridor):
 
     def __init__(self):
         raise RuntimeError("no licence")
+
+
+class StuckStart(corridor.Corridor):
+    """A corridor whose making does not end."""
+
+    def __init__(self):
+        super().__init__()
+        time.sleep(600)
+
+
+class StuckStartForGood(corridor.Corridor):
+    """A corridor whose making does not end and catches what interrupts it."""
+
+    def __init__(self):
+        while True:
+            with contextlib.suppress(Exception):
+                time.sleep(600)
+
+
+class Stuck(corridor.Corridor):
+    """A corridor that can be played, and whose other methods do not return."""
+
+    reset_seconds, step_seconds = 0.2, 5.0
+
+    def tasks(self, split):
+        time.sleep(600)
+        return super().tasks(split)
+
+    def expert(self):
+        time.sleep(600)
+        return super().expert()
+
+    def valid_actions(self):
+        time.sleep(600)
+        return super().valid_actions()
+
+    def variations(self, task, rng):
+        del rng
+        time.sleep(600)
+        yield task
+
+    def render_state(self, state):
+        time.sleep(600)
+        return "\n".join(state)
+
+    def fork(self):
+        time.sleep(600)
+        return copy.deepcopy(self)
 
 
 class Unreliable(corridor.Corridor):

@@ -14,7 +14,6 @@ from dreamgym.build.real.environments import instance_maker
 from dreamgym.config.stages import EnvConfig
 from dreamgym.envs import base, restarting, vector
 from dreamgym.envs.failures import EnvironmentTimeout
-from dreamgym.envs.workers import ray_actor
 from dreamgym.envs.workers.env import ray_env
 from tests import corridor
 
@@ -63,7 +62,7 @@ def test_an_episode_is_that_of_the_environment_in_this_process(cluster):
 
 def test_faults_have_their_types(cluster):
     cluster.add_node(num_cpus=2)
-    env = ray_env(FAULTY)
+    env = ray_env(FAULTY, start_seconds=60.0)
     base.begin(env, task())
     with pytest.raises(ZeroDivisionError):
         base.take(env, "divide")
@@ -71,7 +70,7 @@ def test_faults_have_their_types(cluster):
         base.take(env, "hang")
     with pytest.raises(ConnectionError):
         base.take(env, "look")
-    env = ray_env(FAULTY)
+    env = ray_env(FAULTY, start_seconds=60.0)
     base.begin(env, task())
     with pytest.raises(ConnectionError, match="has ended"):
         base.take(env, "exit")
@@ -79,10 +78,8 @@ def test_faults_have_their_types(cluster):
 
 def refusal(**needs):
     """What an actor raises that finds no place within seconds."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ray_actor, "START_SECONDS", 3.0)
-        with pytest.raises(ConnectionError, match="found no place") as error:
-            ray_env("tests.corridor:Corridor", **needs)
+    with pytest.raises(EnvironmentTimeout, match="found no place") as error:
+        ray_env("tests.corridor:Corridor", start_seconds=3.0, **needs)
     return str(error.value)
 
 
@@ -93,17 +90,23 @@ def test_a_cluster_without_room_says_what_is_missing(cluster):
     assert "the cluster has 1 and" in text
     assert "1 processors and 4096 GB" in refusal(memory_gb=4096.0)
     # Those that found no place hold none.
-    env = ray_env("tests.corridor:Corridor")
+    env = ray_env("tests.corridor:Corridor", start_seconds=60.0)
     assert episode(env) == episode(corridor.Corridor())
     assert "the cluster has 0 and" in refusal()
     env.close()
 
 
+def test_a_start_that_hangs_is_no_lack_of_room(cluster):
+    cluster.add_node(num_cpus=1)
+    with pytest.raises(EnvironmentTimeout, match=r"did not start within 3 s.*faults"):
+        ray_env(f"{FAULTS}:StuckStart", start_seconds=3.0)
+
+
 def test_a_worker_waits_until_there_is_room(cluster):
     cluster.add_node(num_cpus=1)
-    first = ray_env("tests.corridor:Corridor")
+    first = ray_env("tests.corridor:Corridor", start_seconds=60.0)
     threading.Timer(2.0, first.close).start()
-    second = ray_env("tests.corridor:Corridor")
+    second = ray_env("tests.corridor:Corridor", start_seconds=60.0)
     assert episode(second) == episode(corridor.Corridor())
     second.close()
 

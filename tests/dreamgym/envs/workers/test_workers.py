@@ -36,8 +36,8 @@ def opened():
     """Open environments that are closed after the test."""
     envs = []
 
-    def open_one(spec=FAULTY, **options):
-        envs.append(process_env(spec, **options))
+    def open_one(spec=FAULTY, start_seconds=60.0, **options):
+        envs.append(process_env(spec, start_seconds=start_seconds, **options))
         return envs[-1]
 
     yield open_one
@@ -179,7 +179,7 @@ def test_memory_is_limited(opened):
 
 def test_an_environment_that_cannot_be_made_says_why():
     with pytest.raises(ValueError, match=r"Unmakeable.*no licence"):
-        process_env(f"{FAULTS}:Unmakeable")
+        process_env(f"{FAULTS}:Unmakeable", start_seconds=60.0)
 
 
 def test_the_worker_ends_when_it_is_closed(opened):
@@ -372,7 +372,7 @@ def test_modules_are_those_of_the_run(tmp_path):
     program = (
         "import sys; sys.path[:] = sys.argv[1:]\n"
         "from dreamgym.envs.workers.env import process_env\n"
-        f"process_env({CORRIDOR!r}).close()\n"
+        f"process_env({CORRIDOR!r}, start_seconds=60.0).close()\n"
     )
     run = subprocess.run(
         [sys.executable, "-c", program, *sys.path],
@@ -393,7 +393,7 @@ def assert_ends(pid, last):
     program = (
         "import os, signal\n"
         "from dreamgym.envs.workers.env import process_env\n"
-        f"env = process_env({FAULTY!r})\n"
+        f"env = process_env({FAULTY!r}, start_seconds=60.0)\n"
         "env.reset(seed=0)\n"
         f"print({pid}, flush=True)\n"
         f"{last}\n"

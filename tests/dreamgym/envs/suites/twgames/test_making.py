@@ -142,7 +142,7 @@ def test_the_generator_that_refuses_all_seeds_is_an_error(monkeypatch):
 
 def test_an_engine_that_is_killed_is_started_again():
     """The interpreter runs in the process of the environment, here a worker."""
-    env = RestartingEnv(lambda: process_env("twcoin:level1"))
+    env = RestartingEnv(lambda: process_env("twcoin:level1", start_seconds=300.0))
     base.begin(env, TASK)
     plan = env.expert()
     os.kill(env.env._worker._process.pid, signal.SIGKILL)
