@@ -109,10 +109,18 @@ def _rounds(results: dict[str, Any]) -> list[str]:
                 )
             if "real_success" in row:
                 line += f", {percentage(row['real_success'])} of its episodes won"
+            if "exact_on_policy" in row:
+                line += (
+                    f", {percentage(row['exact_on_policy'])} of their predictable next "
+                    "states right before the refit"
+                )
             if "exact_predictable" in row:
                 line += (
-                    f", {percentage(row['exact_predictable'])} of predictable next "
-                    "states right after the refit"
+                    f", {percentage(row['exact_predictable'])} of those of dev tasks "
+                    "after it"
+                    if "exact_on_policy" in row
+                    else f", {percentage(row['exact_predictable'])} of predictable "
+                    "next states right after the refit"
                 )
             if "dreamed_success" in row:
                 line += f", {percentage(row['dreamed_success'])} won in the dream"

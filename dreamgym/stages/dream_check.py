@@ -137,7 +137,7 @@ def _on_policy(
     episodes = [t.episode for t in real if t.error is None and t.episode.transitions]
     if not episodes:
         return {}
-    limit = run.config.fidelity.transitions
+    limit = max(run.config.fidelity.transitions // 2, 1)
     scorecard = fidelity.score(experience, episodes, limit=limit, open_loop_steps=0)
     rates = {
         "predictable": scorecard["exact"].get("predictable"),
@@ -236,5 +236,5 @@ def cost(config: RunConfig, workload: Workload) -> Cost:
         return Cost()
     games = config.train.monitor.real_eval_tasks
     steps = games * workload.max_steps
-    scored = 0 if config.server else min(config.fidelity.transitions, steps)
+    scored = 0 if config.server else min(config.fidelity.transitions // 2, steps)
     return dream_cost(config, workload, steps + scored)

@@ -33,6 +33,7 @@ from dreamgym.build.real.environments import dreamable_tasks, real_envs, trainin
 from dreamgym.build.refit import can_refit, refit
 from dreamgym.evaluation import evaluate
 from dreamgym.run.directory import Run
+from worldmodel import fidelity
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Episode, Task, write_episodes
 
@@ -179,9 +180,28 @@ def refit_round(run: Run, folder: str, start: str) -> dict[str, float]:
 
     What was played is in the folder's episodes.jsonl; `start` is the folder of the
     model that the fit starts from. A round that was refitted is not refitted again.
+
+    Returns:
+      exact_predictable: share of the predictable next states right after the refit, on
+        dev tasks. exact_on_policy: the share before it, on what the policy of this
+        round has played. Neither is there without a case.
     """
+    out = {"exact_on_policy": _exact_on_policy(run, folder, start)}
     if not run.path(f"{folder}/fidelity.json").is_file():
         name, share = f"{folder}-experience", run.config.transfer.iteration.refit_share
         refit(run, folder, name, share, start=start)
-    share = run.read_json(f"{folder}/fidelity.json")["exact"]["predictable"]["mean"]
-    return {} if share is None else {"exact_predictable": share}
+    scorecard = run.read_json(f"{folder}/fidelity.json")
+    out["exact_predictable"] = scorecard["exact"]["predictable"]["mean"]
+    return {name: share for name, share in out.items() if share is not None}
+
+
+def _exact_on_policy(run: Run, folder: str, model_folder: str) -> float | None:
+    """Return how often a model is right in the episodes that a round has played."""
+    played = recorded_episodes(run.path(f"{folder}/episodes.jsonl"))
+    new = [e for e in played if e.id.startswith(f"{folder}-") and e.transitions]
+    if not new:
+        return None
+    experience = load_experience(run, folder=model_folder)
+    limit = max(run.config.fidelity.transitions // 2, 1)
+    scorecard = fidelity.score(experience, new, limit=limit, open_loop_steps=0)
+    return scorecard["exact"]["predictable"]["mean"]

@@ -506,7 +506,7 @@ def test_what_a_server_is_asked_by_hand():
     stages = ("fidelity", "dream_check", "expert_iteration", "train")
     apart = {k: result.seconds[k] - local.seconds[k] for k in stages}
     # Only the local model is scored in the policy's own dev games.
-    own = min(config.fidelity.transitions, loop.monitor.real_eval_tasks * 4)
+    own = min(config.fidelity.transitions // 2, loop.monitor.real_eval_tasks * 4)
     own_seconds = DREAMED_STEP * own * MICRO.update
     assert sum(apart.values()) + own_seconds == pytest.approx(2.0 * answers)
     assert result.seconds["pretrain"] == 0

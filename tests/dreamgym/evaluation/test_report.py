@@ -104,6 +104,11 @@ def test_each_round_of_fine_tuning_has_a_line():
             "exact_predictable": 0.75,
             "dreamed_demonstrations": 12,
         },
+        {
+            "real_transitions": 2500,
+            "exact_on_policy": 0.625,
+            "exact_predictable": 0.8,
+        },
     ]
     text = report.table(results() | {"rounds": {"s2r": rounds}})
     assert (
@@ -113,6 +118,10 @@ def test_each_round_of_fine_tuning_has_a_line():
     assert (
         "280 tasks won in reality since the collection began, 75.0 % of predictable "
         "next states right after the refit, 12 more in the dream"
+    ) in text
+    assert (
+        "round 3: 2,500 real steps of fine-tuning so far, 62.5 % of their predictable "
+        "next states right before the refit, 80.0 % of those of dev tasks after it"
     ) in text
 
 

@@ -113,9 +113,10 @@ def test_the_dream_is_scored_in_the_policys_own_real_games(monkeypatch, run, cap
     sound = Dream(monkeypatch, run, WON, LOST)
     on_policy = sound.body()["on_policy"]
     assert {x["mean"] for x in on_policy.values()} == {1.0}
-    assert on_policy["kept"]["count"] == len(steps)
-    assert on_policy["predictable"]["count"] > len(steps) / 2  # the rest are reveals
-    assert on_policy["ends"]["count"] == on_policy["rewards"]["count"] == len(WON)
+    limit = run.config.fidelity.transitions // 2
+    assert on_policy["kept"]["count"] == limit < len(steps)
+    assert limit / 2 < on_policy["predictable"]["count"] <= limit  # others are reveals
+    assert on_policy["ends"]["count"] == on_policy["rewards"]["count"] > 0
     out = capsys.readouterr().out
     assert f"the policy's own {len(WON)} real dev games" in out
     assert "ends found        100.0%" in out

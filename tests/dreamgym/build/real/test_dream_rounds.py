@@ -51,6 +51,8 @@ def calls(monkeypatch):
         calls.append(("dream", folder))
         return doubles.Known(ReplayMemory())
 
+    known = doubles.Known(ReplayMemory())  # what is scored before the refit
+    monkeypatch.setattr(real_iteration, "load_experience", lambda *_, **__: known)
     monkeypatch.setattr(real_iteration, "refit", refit)
     monkeypatch.setattr(module, "load_experience", load)
     return calls
@@ -102,6 +104,7 @@ def test_each_round_plays_refits_and_learns_in_its_own_dream(tmp_path, calls):
         assert numbers["updates"] == 4
         for number, row in enumerate(rows, 1):
             assert row["exact_predictable"] == 0.75
+            assert row["exact_on_policy"] == 1.0
             assert [r["update"] for r in curve(run, number)] == [1, 2]
             assert row["dreamed_success"] == curve(run, number)[-1]["success"]
         assert helpers.distance(policy.model.params, warm().model.params) > 0.0

@@ -162,7 +162,7 @@ def test_with_the_dream_unsolved_tasks_have_a_dreamed_demonstration(run, imitate
 @pytest.mark.usefixtures("unfitted")
 def test_each_round_refits_the_model_of_the_round_before(run, monkeypatch):
     """Under a name of its own: a fit goes on from the checkpoint of its name."""
-    refits, fits, used = [], [], []
+    refits, fits, used, scored = [], [], [], []
 
     def refit(run, folder, name, share, *, start):
         refits.append((folder, share, start))
@@ -174,9 +174,9 @@ def test_each_round_refits_the_model_of_the_round_before(run, monkeypatch):
         fits.append(name)
         return warm()
 
-    def load(run, *, folder, **_):
+    def load(run, *, folder, stage="", **_):
         del run
-        used.append(folder)
+        (used if stage else scored).append(folder)
         return doubles.Known(ReplayMemory())
 
     set_iteration(run, refit_share=0.5)
@@ -186,6 +186,8 @@ def test_each_round_refits_the_model_of_the_round_before(run, monkeypatch):
     _, numbers = iterate(run, "s2r", warm(), steps=100, dreams=True)
     assert refits == [("s2r/round-1", 0.5, ""), ("s2r/round-2", 0.5, "s2r/round-1")]
     assert used == ["s2r/round-1", "s2r/round-2"]
+    assert scored == ["", "s2r/round-1"]  # the model before the refit
+    assert [row["exact_on_policy"] for row in numbers["rounds"]] == [1.0, 1.0]
     assert len(set(fits)) == 4
     assert [row["exact_predictable"] for row in numbers["rounds"]] == [0.75, 0.75]
 
