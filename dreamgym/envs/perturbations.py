@@ -141,9 +141,10 @@ class PerturbedEnv(gymnasium.Wrapper):
     def step(self, action: Any) -> Any:
         """Step the environment by the action in its own words."""
         self._step += 1
-        observation, *rest = self.env.step(self._renamed(action))
+        result = self.env.step(self._renamed(action))
         if self._kind == "longer":
-            observation, *rest = self._in_a_row(observation, *rest)
+            result = self._in_a_row(*result)
+        observation, *rest = result
         seen = self._seen(observation)
         if self._kind == "lost" and self._rng().random() < self._rate:
             seen = self._last_observation
