@@ -22,15 +22,15 @@ def add(commands: Any) -> None:
         "robustness",
         help="Play the test games in other words",
         description="Play RUN's test games with its policies while what they read is "
-        "perturbed; writes RUN/robustness.json. The real steps are not counted as "
-        "training.",
+        "perturbed, or two games in a row; writes RUN/robustness.json. The real steps "
+        "are not counted as training.",
     )
     argument = command.add_argument
     argument("run_dir", type=Path, metavar="RUN")
     argument("--policy", action="append", default=[], help="a policy (default: all)")
     argument(
         "--perturb",
-        default="rename,rephrase,order,lost,garbled",
+        default="rename,rephrase,order,lost,garbled,longer",
         metavar="KINDS",
         help="kinds, separated by commas (%(default)s)",
     )

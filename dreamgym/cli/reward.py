@@ -62,6 +62,7 @@ printed at the end is of these. Pairs that were left out are asked about again."
 _EXAMPLES = """\
 examples:
   dreamgym prefer runs/a/episodes.jsonl --to pairs.jsonl
+  dreamgym prefer runs/a/episodes.jsonl --to pairs.jsonl --kind which,how
   dreamgym prefer runs/a/dev_games/dream.jsonl runs/a/dev_games/bc.jsonl \\
       --to pairs.jsonl --by judge --server http://127.0.0.1:8080/v1
 """
@@ -310,6 +311,12 @@ def _add_prefer(commands: Any) -> None:
     option(
         "--limit", type=int, metavar="N", help="pairs in all, at most (default: all)"
     )
+    option(
+        "--kind",
+        metavar="KINDS",
+        help="pairs that first differ in when a tool is called, which one, how, or in "
+        "an action's text, separated by commas: when,which,how,text (default: all)",
+    )
     option("--seed", type=int, default=0, help="of the order of pairs and requests (0)")
     add_server(
         command,
@@ -324,7 +331,7 @@ def _prefer(args: argparse.Namespace) -> None:
     from rich.console import Console
 
     from dreamgym.commands import prefer
-    from dreamgym.rewards.comparison import pair_attempts
+    from dreamgym.rewards.comparison import KINDS, pair_attempts
     from worldmodel.data.records import read_episodes
 
     for name in ("max_pairs", "limit"):
@@ -335,12 +342,16 @@ def _prefer(args: argparse.Namespace) -> None:
     if (server is None) != (args.by == "person"):
         needs = "needs --server URL" if server is None else "takes no --server"
         raise ValueError(f"--by {args.by} {needs}")
+    kinds = KINDS if args.kind is None else tuple(args.kind.split(","))
+    if wrong := [k for k in kinds if k not in KINDS]:
+        raise ValueError(f"--kind must be among {KINDS}, got {wrong[0]!r}")
     episodes = read_episodes(args.file)
     others = None if args.other is None else read_episodes(args.other)
-    pairs = pair_attempts(episodes, others, max_pairs=args.max_pairs)
+    pairs = pair_attempts(episodes, others, max_pairs=args.max_pairs, kinds=kinds)
     if not pairs:
         where = args.file if others is None else f"{args.file} and {args.other}"
-        raise ValueError(f"{where}: no two attempts at the same task differ")
+        how = "" if args.kind is None else f" first in {' or '.join(kinds)}"
+        raise ValueError(f"{where}: no two attempts at the same task differ{how}")
     order = np.random.default_rng(args.seed).permutation(len(pairs))
     left = prefer.open_pairs([pairs[i] for i in order], args.to)[: args.limit]
     if server is None:

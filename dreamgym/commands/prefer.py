@@ -19,6 +19,7 @@ from dreamgym.rewards.comparison import (
     KINDS,
     Attempts,
     PairJudge,
+    better_by_outcome,
     difference_kind,
 )
 from dreamgym.rewards.preferences import (
@@ -33,11 +34,28 @@ CHUNK = 16
 
 
 class Result(NamedTuple):
-    """What was chosen: pairs by verdict and kind, and what a judge's answers were."""
+    """What was chosen: pairs by verdict and kind, and what a judge's answers were.
+
+    `accuracy` is of the pairs with a verdict of which one attempt was won and the other
+    was not, by kind: how many have the won one as the better, and how many there are.
+    """
 
     verdicts: Mapping[str, int]
     kinds: Mapping[str, int]
     judge: Mapping[str, int]
+    accuracy: Mapping[str, tuple[int, int]]
+
+
+def _result(chosen: Sequence[tuple[Attempts, str]], judge: Mapping[str, int]) -> Result:
+    """Return the counts of pairs and their verdicts."""
+    right, total = Counter[str](), Counter[str]()
+    for pair, verdict in chosen:
+        if answer := better_by_outcome(pair):
+            total[difference_kind(pair)] += 1
+            right[difference_kind(pair)] += verdict == answer
+    kinds = Counter(difference_kind(p) for p, verdict in chosen if verdict != "equal")
+    verdicts = Counter(verdict for _, verdict in chosen)
+    return Result(verdicts, kinds, judge, {k: (right[k], n) for k, n in total.items()})
 
 
 def open_pairs(pairs: Sequence[Attempts], file: Path) -> list[Attempts]:
@@ -82,7 +100,7 @@ def ask_person(
     Args:
       read_choice: asks for a choice, see HELP; None stops.
     """
-    pair_file, verdicts, kinds = _PairFile(file), Counter[str](), Counter[str]()
+    pair_file, chosen = _PairFile(file), list[tuple[Attempts, str]]()
     console.print(Text(HELP, "dim"))
     for number, pair in enumerate(pairs, start=1):
         _show(console, pair, f"{number} of {len(pairs)}")
@@ -94,11 +112,10 @@ def ask_person(
         if letter == "q":
             break
         verdict = "equal" if letter == "e" else letter.upper()
-        verdicts[verdict] += 1
+        chosen.append((pair, verdict))
         if verdict != "equal":
-            kinds[difference_kind(pair)] += 1
             pair_file.add([pair.preferring(verdict)])
-    return Result(dict(verdicts), dict(kinds), {})
+    return _result(chosen, {})
 
 
 def _show(console: Console, pair: Attempts, title: str) -> None:
@@ -131,27 +148,21 @@ def ask_judge(
     Args:
       progress: is called with the number of pairs that are done.
     """
-    pair_file, verdicts, kinds = _PairFile(file), Counter[str](), Counter[str]()
+    pair_file, chosen = _PairFile(file), list[tuple[Attempts, str]]()
     counts = Counter[str]()
     for start in range(0, len(pairs), CHUNK):
         chunk = pairs[start : start + CHUNK]
         result = judge.compare(chunk)
         counts.update(result.counts)
-        chosen = [
-            (pair, verdict)
-            for pair, verdict in zip(chunk, result.verdicts, strict=True)
-            if verdict
-        ]
-        verdicts.update(verdict for _, verdict in chosen)
-        better = [(p, v) for p, v in chosen if v != "equal"]
-        kinds.update(difference_kind(pair) for pair, _ in better)
-        pair_file.add([pair.preferring(verdict) for pair, verdict in better])
+        answers = [x for x in zip(chunk, result.verdicts, strict=True) if x[1]]
+        chosen += answers
+        pair_file.add([pair.preferring(v) for pair, v in answers if v != "equal"])
         progress(start + len(chunk))
-    return Result(dict(verdicts), dict(kinds), dict(counts))
+    return _result(chosen, counts)
 
 
 def summary(result: Result, *, names: tuple[str, str] | None = None) -> str:
-    """Return the result as lines: choices, win rate, kinds, order bias.
+    """Return the result as lines: choices, win rate, kinds, accuracy, order bias.
 
     Args:
       names: of the two sources of attempts, where the first ones are of one and the
@@ -166,6 +177,19 @@ def summary(result: Result, *, names: tuple[str, str] | None = None) -> str:
     kinds = [f"{n} {kind}" for kind in KINDS if (n := result.kinds.get(kind, 0))]
     if kinds:
         out.append(f"first difference: {', '.join(kinds)}")
+    if result.accuracy:
+        right, total = (sum(x) for x in zip(*result.accuracy.values(), strict=True))
+        low, high = wilson(right, total)
+        parts = [
+            "{} {} of {}".format(kind, *result.accuracy[kind])
+            for kind in KINDS
+            if kind in result.accuracy
+        ]
+        out.append(
+            f"the won attempt is the better one in {100 * right / total:.1f} % "
+            f"[{100 * low:.0f}, {100 * high:.0f}] of {total} pairs with a verdict in "
+            f"which the other one was not won: {', '.join(parts)}"
+        )
     if result.judge:
         j = result.judge
         chosen = j.get("first", 0) + j.get("second", 0)

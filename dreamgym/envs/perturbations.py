@@ -1,16 +1,19 @@
 """Perturbations of what an agent reads, to test how robust it is.
 
-an environment, a kind, a rate -> the same games in other words: what the agent reads is
-changed, and what it writes is changed back, so that every plan that wins still wins:
+an environment, a kind, a rate -> the same games in other words, or two in a row: what
+the agent reads is changed, and what it writes is changed back, so that every plan that
+wins still wins:
   identity   nothing is changed: the same games, bit for bit
   rename     words that name things are exchanged, consistently in an episode
   rephrase   the instruction is framed by other words
   order      the lines of a state stand in another order
   lost       with the rate as probability the agent reads the previous state again
   garbled    with the rate as probability a letter of the state is replaced by another
+  longer     after a game is won another one follows, and both have to be won
 What is drawn depends on the seed, the task and the step, and not on other episodes.
 """
 
+import copy
 import dataclasses
 import re
 import string
@@ -24,7 +27,15 @@ from dreamgym.envs import base
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Task
 
-PERTURBATIONS = ("identity", "rename", "rephrase", "order", "lost", "garbled")
+PERTURBATIONS = (
+    "identity",
+    "rename",
+    "rephrase",
+    "order",
+    "lost",
+    "garbled",
+    "longer",
+)
 ACTION_LISTS = ("expert", "valid_actions")
 """Methods of an environment that return actions, which are passed on as perturbed."""
 PHRASES = (
@@ -35,6 +46,22 @@ PHRASES = (
 """What an instruction is framed by; no instruction of the training data is."""
 
 _WORD = re.compile(r"[^\W\d_]+")
+
+
+def games_in_a_row(kind: str) -> int:
+    """Return how many games an episode has under a perturbation."""
+    return 2 if kind == "longer" else 1
+
+
+def following(task: Task, tasks: Sequence[Task]) -> Task:
+    """Return the task that follows a won one of these: the next with its instruction.
+
+    Where no other one has it, the same task follows, so that an episode has more steps
+    and no other words.
+    """
+    alike = [t for t in tasks if t.instruction == task.instruction]
+    ids = [t.id for t in alike]
+    return alike[(ids.index(task.id) + 1) % len(alike)]
 
 
 class PerturbedEnv(gymnasium.Wrapper):
@@ -66,12 +93,27 @@ class PerturbedEnv(gymnasium.Wrapper):
         self._swap: dict[str, str] = {}
         self._step, self._task, self._last_observation = 0, "", ""
         self._originals: dict[str, Task] = {}
+        # Arguments of the resets of this episode: of its present game, and of a later.
+        self._game: dict[str, Any] = {}
+        self._next_game: dict[str, Any] | None = None
+        self._game_return = 0.0
 
     def __getattr__(self, name: str) -> Any:
         owner = base.provider(self.env, name) if name in ACTION_LISTS else None
         if owner is None:
             raise AttributeError(f"{type(self).__name__} has no {name!r}")
+        if name == "expert" and self._kind == "longer":
+            return lambda: self._whole_plan(owner)
         return lambda: [self._renamed(a) for a in getattr(owner, name)()]
+
+    def _whole_plan(self, expert: Any) -> list[str]:
+        """Return the expert's plan of the games that are left."""
+        plan = list(expert.expert())
+        if self._next_game is not None and not self._step:
+            self.env.reset(**copy.deepcopy(self._next_game))
+            plan += expert.expert()
+            self.env.reset(**copy.deepcopy(self._game))
+        return plan
 
     def perturbed(self, task: Task) -> Task:
         """Return the task as the agent reads it; the environment gets the original."""
@@ -87,6 +129,11 @@ class PerturbedEnv(gymnasium.Wrapper):
             original: Any = self._originals.get(task.id, task)
             self.perturbed(original)
             options = {**(options or {}), "task": original}
+        if self._kind == "longer":
+            # A copy: an episode may write to the options of its task.
+            self._game = copy.deepcopy({"seed": seed, "options": options})
+            self._next_game = self._later_game()
+            self._game_return, self._step = 0.0, 0
         observation, info = self.env.reset(seed=seed, options=options)
         self._last_observation = observation
         return self._seen(observation), info
@@ -94,12 +141,44 @@ class PerturbedEnv(gymnasium.Wrapper):
     def step(self, action: Any) -> Any:
         """Step the environment by the action in its own words."""
         self._step += 1
-        observation, *rest = self.env.step(self._renamed(action))
+        result = self.env.step(self._renamed(action))
+        if self._kind == "longer":
+            result = self._in_a_row(*result)
+        observation, *rest = result
         seen = self._seen(observation)
         if self._kind == "lost" and self._rng().random() < self._rate:
             seen = self._last_observation
         self._last_observation = seen
         return (seen, *rest)
+
+    def _later_game(self) -> dict[str, Any]:
+        """Return with what the environment is reset after the present game is won."""
+        options = self._game["options"] or {}
+        if (task := options.get("task")) is None:
+            return self._game
+        task = following(task, list(self._originals.values()))
+        arguments = base.reset_arguments(task, self._game["seed"])
+        return {**arguments, "options": {**options, **arguments["options"]}}
+
+    def _in_a_row(
+        self,
+        observation: str,
+        reward: Any,
+        terminated: bool,
+        truncated: bool,
+        info: Any,
+    ) -> tuple[Any, ...]:
+        """Return a step; where it wins a game before the last, the next one begins."""
+        self._game_return += float(reward)
+        # As base.take does; there the return would be that of all games.
+        won = bool(info.get("success", terminated and self._game_return > 0))
+        goes_on = won and (terminated or truncated) and self._next_game is not None
+        info = {**info, "success": won and self._next_game is None}
+        if not goes_on:
+            return observation, reward, terminated, truncated, info
+        observation, _ = self.env.reset(**copy.deepcopy(self._next_game or {}))
+        self._next_game, self._game_return = None, 0.0
+        return observation, reward, False, False, info
 
     def instruction(self, text: str) -> str:
         """Return how the agent reads an instruction."""

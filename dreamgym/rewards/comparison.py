@@ -8,7 +8,7 @@ kinds, as rewards for tool use are: when a tool is called, which one, and how.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dreamgym.rewards.config import JudgeConfig
@@ -70,11 +70,13 @@ def pair_attempts(
     others: Sequence[Episode] | None = None,
     *,
     max_pairs: int,
+    kinds: Collection[str] = KINDS,
 ) -> list[Attempts]:
     """Return pairs of attempts at the same task with different actions.
 
     Both are of `episodes`, or the second one is of `others`. Of a task there are at
-    most `max_pairs`, in the order of the episodes; equal pairs are there once.
+    most `max_pairs` of these kinds of difference, in the order of the episodes; equal
+    pairs are there once.
     """
     by_task: dict[str, list[Episode]] = {}
     for episode in episodes if others is None else others:
@@ -85,6 +87,8 @@ def pair_attempts(
             pair = Attempts(episode.task, episode.transitions, other.transitions)
             key = _key(pair)
             if len(set(key[1:])) < 2 or counts[key[0]] >= max_pairs:
+                continue
+            if difference_kind(pair) not in kinds:
                 continue
             if key not in out and (key[0], key[2], key[1]) not in out:
                 out[key] = pair
@@ -112,6 +116,14 @@ def difference_kind(pair: Attempts) -> str:
             return "when"
         return "how" if tools[0] == tools[1] else "which"
     return "when"  # one goes on where the other one has ended
+
+
+def better_by_outcome(pair: Attempts) -> str:
+    """Return "A" or "B", the attempt that was won if the other one was not, or ""."""
+    won = pair.first[-1].success, pair.second[-1].success
+    if None in won or won[0] == won[1]:
+        return ""
+    return "A" if won[0] else "B"
 
 
 class PairJudge:

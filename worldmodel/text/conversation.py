@@ -7,15 +7,15 @@ ones; the rendered text must begin with what was encoded before, and only the re
 added. Templates that rewrite history are refused.
 """
 
-import json
 import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
-import jinja2
-import jinja2.nodes
-import jinja2.sandbox
-
+from worldmodel.text.chat_templates.sandbox import (
+    TEMPLATE_ERRORS,
+    compile_template,
+    error_reason,
+)
 from worldmodel.text.tokenizer import Vocabulary
 
 ROLES = ("system", "user", "assistant", "tool")
@@ -40,132 +40,6 @@ class _Piece(NamedTuple):
     is_content: bool
 
 
-MAX_ITERATIONS = 100_000
-"""The most iterations of all loops in one rendering of a template."""
-
-MAX_TEMPLATE_TEXT = 10_000_000
-"""The most characters of a text that a template makes, and of the template itself."""
-
-MAX_WIDTH = 1000
-"""The most blanks that a template puts before or around a text."""
-
-# What a template of somebody else may raise: it runs code, though in a sandbox.
-_TEMPLATE_ERRORS = (
-    jinja2.TemplateError,
-    TypeError,
-    ValueError,
-    ArithmeticError,
-    LookupError,
-    AttributeError,
-    RecursionError,
-    MemoryError,
-    AssertionError,
-    RuntimeError,
-)
-
-
-class _BoundedEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    """A sandbox in which loops, texts and powers are bounded.
-
-    The sandbox of Jinja bounds one `range`, but not loops inside each other.
-    """
-
-    intercepted_binops = frozenset(["+", "*", "**", "%", "//"])
-
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """Compute an operation whose result is not too large."""
-        sizes = [len(x) if hasattr(x, "__len__") else 1 for x in (left, right)]
-        numbers = [x for x in (left, right) if isinstance(x, int)]
-        texts = any(hasattr(x, "__len__") for x in (left, right))
-        if operator == "*" and texts and numbers:
-            sizes.append(max(sizes) * max(numbers))
-        bad_power = operator == "**" and any(abs(x) > 1000 for x in numbers)
-        bad_format = operator == "%" and isinstance(left, str) and "%" in left
-        bad_format = bad_format and re.search(r"%[^a-zA-Z%]*(\d{4}|\*)", left)
-        if bad_power or bad_format or sum(sizes) > MAX_TEMPLATE_TEXT:
-            raise jinja2.TemplateError(f"the result of {operator!r} is not bounded")
-        return super().call_binop(context, operator, left, right)
-
-    def call(self, context: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call what a template calls, unless it is a method that makes a huge text.
-
-        One such call computes for minutes in C, where nothing can stop it.
-        """
-        method = getattr(obj, "__wrapped__", obj)  # Jinja wraps str.format
-        text, name = (getattr(method, x, "") for x in ("__self__", "__name__"))
-        if isinstance(text, str):
-            if _made_size(text, name, [*args, *kwargs.values()]) > MAX_TEMPLATE_TEXT:
-                raise jinja2.TemplateError(f"the result of {name!r} is not bounded")
-        return super().call(context, obj, *args, **kwargs)
-
-    def bounded_template(self, source: str) -> jinja2.Template:
-        """Return a template whose loops and joined texts are counted."""
-        if len(source) > MAX_TEMPLATE_TEXT:
-            raise jinja2.TemplateError(f"it has {len(source):,} characters")
-        tree = self.parse(source)
-        for loop in list(tree.find_all(jinja2.nodes.For)):
-            loop.iter = _filtered(loop.iter, "bounded_loop")
-        for joined in list(tree.find_all(jinja2.nodes.Concat)):
-            joined.nodes = [_filtered(n, "bounded_text") for n in joined.nodes]
-        return self.from_string(tree)
-
-
-def _made_size(text: str, method: str, args: Sequence[Any]) -> int:
-    """Return about how many characters a method of a text makes, at most."""
-    numbers = [a for a in args if isinstance(a, int)]
-    if method in ("ljust", "rjust", "center", "zfill", "expandtabs"):
-        tabs = text.count("\t") if method == "expandtabs" else 1
-        return len(text) + tabs * max(numbers, default=8)
-    if method == "replace":
-        old, new = (*(a for a in args if isinstance(a, str)), "", "")[:2]
-        return len(text) + text.count(old) * len(new)
-    if method == "join" and args and hasattr(args[0], "__len__"):
-        parts = [len(a) for a in args[0] if isinstance(a, str)]
-        return sum(parts) + len(text) * len(parts)
-    if method in ("format", "format_map"):
-        widths = [int(digits) for digits in re.findall(r"\d+", text)]
-        nested = "{" in text and re.search(r":[^}]*{", text) is not None
-        return MAX_TEMPLATE_TEXT + 1 if nested else max(widths, default=0)
-    if method == "translate":
-        return MAX_TEMPLATE_TEXT + 1
-    return len(text)
-
-
-def _filtered(node: Any, name: str) -> jinja2.nodes.Filter:
-    return jinja2.nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
-
-
-@jinja2.pass_context
-def _bounded_loop(context: Any, values: Any) -> Iterator[Any]:
-    """Yield the values of a loop; count them with those of all other loops."""
-    counter = context["bounded_iterations"]
-    for value in values:
-        counter.append(None)
-        if len(counter) > MAX_ITERATIONS:
-            raise jinja2.TemplateError(f"more than {MAX_ITERATIONS:,} iterations")
-        yield value
-
-
-@jinja2.pass_context
-def _bounded_text(context: Any, value: Any) -> Any:
-    """Return a part of a text that is put together."""
-    del context  # so that it is not computed while the template is compiled
-    if isinstance(value, str) and len(value) > MAX_TEMPLATE_TEXT // 10:
-        raise jinja2.TemplateError(f"a text of {len(value):,} characters")
-    return value
-
-
-def _bounded_width(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a filter of Jinja that adds blanks, with a bound on how many."""
-
-    def bounded(text: Any, width: Any = 4, *args: Any, **options: Any) -> Any:
-        if isinstance(width, int) and width > MAX_WIDTH:
-            raise jinja2.TemplateError(f"a width of {width:,} characters")
-        return make(text, width, *args, **options)
-
-    return bounded
-
-
 class ChatTemplate:
     """The chat template of a model directory.
 
@@ -177,23 +51,13 @@ class ChatTemplate:
         self.vocabulary = vocabulary
         source = vocabulary.chat_template
         if source is None:
-            raise TemplateError("this model directory has no chat template")
-        environment = _BoundedEnvironment(
-            trim_blocks=True,
-            lstrip_blocks=True,
-            extensions=["jinja2.ext.loopcontrols"],
-        )
-        environment.filters["tojson"] = _tojson
-        for name in ("center", "indent"):
-            environment.filters[name] = _bounded_width(environment.filters[name])
-        environment.filters["bounded_loop"] = _bounded_loop
-        environment.filters["bounded_text"] = _bounded_text
-        environment.globals["raise_exception"] = _refuse
+            raise TemplateError(f"{vocabulary.directory} has no chat template")
+        self.name = f"the chat template of {vocabulary.directory}"
         try:
-            self._template = environment.bounded_template(source)
-        except _TEMPLATE_ERRORS as error:
+            self._template = compile_template(source)
+        except TEMPLATE_ERRORS as error:
             raise TemplateError(
-                f"the chat template is not valid Jinja: {error}"
+                f"{self.name} is not valid Jinja: {error_reason(error)}"
             ) from error
         names = "|".join(
             re.escape(t) for t in sorted(vocabulary.added, key=len, reverse=True)
@@ -226,15 +90,12 @@ class ChatTemplate:
             text = self._template.render(
                 messages=marked,
                 add_generation_prompt=prompt,
-                bounded_iterations=[],
                 **special,
             )
-        except _TEMPLATE_ERRORS as error:
-            kind = (
-                "" if isinstance(error, jinja2.TemplateError) else type(error).__name__
-            )
-            reason = f"{kind}: {error}".removeprefix(": ")
-            raise TemplateError(f"the chat template refused: {reason}") from error
+        except TEMPLATE_ERRORS as error:
+            raise TemplateError(
+                f"{self.name} refused: {error_reason(error)}"
+            ) from error
         parts = _MARK.split(text)  # scaffold, number, scaffold, ...
         pieces = [_Piece(parts[0], False)]
         for number, scaffold in zip(parts[1::2], parts[2::2], strict=True):
@@ -243,7 +104,7 @@ class ChatTemplate:
         numbers = [int(n) for n in parts[1::2]]
         if numbers != list(range(len(messages))):
             raise TemplateError(
-                f"the chat template shows messages {numbers} of {len(messages)}"
+                f"{self.name} shows messages {numbers} of {len(messages)}"
             )
         return pieces
 
@@ -263,14 +124,6 @@ class ChatTemplate:
                 else:
                     plain += part
         return ids + self.vocabulary.encode(plain)
-
-
-def _tojson(value: Any, **options: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, **options)
-
-
-def _refuse(message: str) -> None:
-    raise jinja2.TemplateError(message)
 
 
 class Conversation:
@@ -322,8 +175,8 @@ class Conversation:
         # All text up to the answer must be unchanged, the end of the scaffold too.
         if "".join(p.text for p in pieces[:count]) != before:
             raise TemplateError(
-                "the chat template rewrites earlier messages: a conversation could not "
-                "grow by appending"
+                f"{self._template.name} rewrites earlier messages: a conversation "
+                "could not grow by appending"
             )
         rest = self._template.encode(added[1:])
         ends = self._template.vocabulary.ends["eos"]

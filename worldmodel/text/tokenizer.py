@@ -179,7 +179,12 @@ def _write(directory: str | os.PathLike, core: Tokenizer, files: dict[str, bytes
 
 
 class Vocabulary:
-    """A Hugging Face tokenizer without a template, BOS or grammar of ours."""
+    """A Hugging Face tokenizer without a template, BOS or grammar of ours.
+
+    `ends` are the ids that begin ("bos"), end ("eos") and pad ("pad") a text.
+    """
+
+    directory = "this model"  # where it was read from
 
     def __init__(
         self, core: Tokenizer, files: dict[str, bytes], ends: dict[str, list[int]]
@@ -187,7 +192,7 @@ class Vocabulary:
         core.no_padding()
         core.no_truncation()
         self._core, self._text, self._files = core, _plain(core), files
-        self._ends = ends
+        self.ends = ends
         vocabulary = core.get_vocab(with_added_tokens=True)
         self.vocab_size: int = max(vocabulary.values()) + 1
         self.added: dict[str, int] = {
@@ -221,20 +226,15 @@ class Vocabulary:
                 )
             ends[name] = [i for i in ids if i is not None]
         try:
-            return cls(core, files, ends)
+            vocabulary = cls(core, files, ends)
         except ValueError as error:  # no ids at all
-            raise RecordError(
-                f"{Path(directory) / 'tokenizer.json'}: {error}"
-            ) from None
+            raise RecordError(f"{directory}/tokenizer.json: {error}") from None
+        vocabulary.directory = str(directory)
+        return vocabulary
 
     def save(self, directory: str | os.PathLike) -> None:
         """Write the tokenizer's files into a model directory."""
         _write(directory, self._core, self._files)
-
-    @property
-    def ends(self) -> dict[str, list[int]]:
-        """The ids that begin ("bos"), end ("eos") and pad ("pad") a text."""
-        return self._ends
 
     @property
     def chat_template(self) -> str | None:

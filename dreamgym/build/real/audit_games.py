@@ -54,6 +54,7 @@ def play_audit_games(
     source: Run | None = None,
     make: Callable[[], gymnasium.Env] | None = None,
     load: Callable[[], Policy | PlanningPolicy] | None = None,
+    games: int = 1,
 ) -> list[Trajectory]:
     """Play tasks of a run with a policy, unless it has; return the trajectories.
 
@@ -64,6 +65,7 @@ def play_audit_games(
       source: the run of the policy, by default the host.
       make: makes the environment, by default that of the host.
       load: loads what plays, by default the host's policy.
+      games: of an episode, each with the host's step limit.
 
     Raises:
       EnvironmentDown: the environment failed in every episode; no file is written.
@@ -73,13 +75,20 @@ def play_audit_games(
     is_current = _text(path) == player
     if not is_current:
         path.unlink(missing_ok=True)  # first: a kill below leaves games without it
-    games = play_test_games(
-        host, policy, tasks, folder, make=make, load=load, again=not is_current
+    played = play_test_games(
+        host,
+        policy,
+        tasks,
+        folder,
+        make=make,
+        load=load,
+        again=not is_current,
+        games=games,
     )
     if not is_current:
         with atomic_write(path) as file:
             file.write(f"{player}\n")
-    return games
+    return played
 
 
 def _text(path: Path) -> str:

@@ -77,15 +77,17 @@ def real_envs(
     run: Run,
     slots: int | None = None,
     make: Callable[[], gymnasium.Env] | None = None,
+    games: int = 1,
 ) -> vector.RealVectorEnv:
     """Return up to `slots` copies of the run's environment as one batch.
 
-    `make` makes a copy; by default it is `make_env`.
+    `make` makes a copy; by default it is `make_env`. An episode of several `games` has
+    as many times the run's step limit.
     """
     c = run.config.env
     copies = min(c.num_envs, c.workers) if c.workers else c.num_envs
     copies = copies if slots is None else min(slots, copies)
-    make, limit = (lambda: make_env(run)) if make is None else make, step_limit(run)
+    make, limit = make or (lambda: make_env(run)), games * step_limit(run)
     if c.workers:  # as many as were asked for, however slowly they start
         return vector.RealVectorEnv([make()], max_steps=limit, make=make, size=copies)
     return vector.RealVectorEnv.growing(make, limit=copies, max_steps=limit)
@@ -139,13 +141,14 @@ def play_test_games(
     make: Callable[[], gymnasium.Env] | None = None,
     load: Callable[[], Policy | PlanningPolicy] | None = None,
     again: bool = False,
+    games: int = 1,
 ) -> list[Trajectory]:
     """Play test tasks with a policy; return the trajectories.
 
     By default these are the run's test tasks, recorded in test/POLICY.jsonl. A file
     that holds exactly these tasks is not played `again`, unless that is asked for.
-    `make` makes the environment, and `load` loads what plays in place of the run's
-    policy of this name.
+    `make` makes the environment, with so many `games` in an episode, and `load` loads
+    what plays in place of the run's policy of this name.
 
     Raises:
       EnvironmentDown: the environment failed in every episode; no file is written.
@@ -154,7 +157,7 @@ def play_test_games(
     tasks = test_tasks(run) if tasks is None else tasks
     if again or not _has_played(path, tasks):
         player = load_player(run, policy) if load is None else load()
-        envs = real_envs(run, make=make)
+        envs = real_envs(run, make=make, games=games)
         try:
             with (
                 planning_session(player),

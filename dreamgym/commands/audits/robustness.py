@@ -1,11 +1,13 @@
 """How robust the policies of a run are: test games in other words.
 
 a run's policies, perturbations -> the same test games, perturbed -> success, and its
-difference to the games as they are, paired by game. The expert plays them, too: where
-it loses, the perturbation is unfair, and says nothing of a policy.
+difference to the games as they are, paired by game; of two games in a row to both as
+they are. The expert plays them, too: where it loses, the perturbation is unfair, and
+says nothing of a policy.
 """
 
 import contextlib
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +18,12 @@ from dreamgym.build.real.audit_games import play_audit_games
 from dreamgym.build.real.environments import TEST_SEED, make_env, test_tasks
 from dreamgym.build.real.step_limit import step_limit
 from dreamgym.envs import base
-from dreamgym.envs.perturbations import PERTURBATIONS, PerturbedEnv
+from dreamgym.envs.perturbations import (
+    PERTURBATIONS,
+    PerturbedEnv,
+    following,
+    games_in_a_row,
+)
 from dreamgym.evaluation import evaluate
 from dreamgym.run.directory import Run, RunError
 from dreamgym.stages.table import POLICIES
@@ -55,11 +62,26 @@ def robustness(
             played = _play(run, policy, kind, names, rate, tasks)
             before.setdefault(policy, played)
             row = evaluate.summary(played, real_transitions=0)
-            difference = evaluate.paired(played, before[policy], seed=run.config.seed)
+            reference = before[policy]
+            if games_in_a_row(kind) > 1:
+                reference = _both(reference, tasks)
+            difference = evaluate.paired(played, reference, seed=run.config.seed)
             rows[policy] = {"success": row["success"], "difference": difference}
         results["kinds"][kind] = {"expert_losses": fair, "policies": rows}
     run.write_json(FILE, results)
     return results
+
+
+def _both(played: Sequence[Trajectory], tasks: Sequence[Task]) -> list[Trajectory]:
+    """Return the games, won where the game that follows is won as well."""
+    by_task = {task.id: game for task, game in zip(tasks, played, strict=True)}
+    out = []
+    for task, game in zip(tasks, played, strict=True):
+        other = by_task[following(task, tasks).id]
+        won = bool(game.episode.success and other.episode.success)
+        episode = dataclasses.replace(game.episode, success=won)
+        out.append(game._replace(episode=episode, error=game.error or other.error))
+    return out
 
 
 def _perturbed_env(
@@ -89,6 +111,7 @@ def _play(
         changed,
         folder,
         make=lambda: _perturbed_env(run, kind, names, rate, tasks)[0],
+        games=games_in_a_row(kind),
     )
 
 
@@ -106,7 +129,7 @@ def _expert_loses(
             lambda env, _: floors.expert_actor(env),
             source="expert",
             seed=run.config.seed + TEST_SEED,
-            max_steps=step_limit(run),
+            max_steps=games_in_a_row(kind) * step_limit(run),
         )
     return sum(not t.episode.success for t in played)
 

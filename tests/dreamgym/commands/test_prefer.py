@@ -9,8 +9,13 @@ from dreamgym.cli import main
 from dreamgym.commands import prefer
 from dreamgym.rewards.comparison import pair_attempts
 from dreamgym.rewards.preferences import read_preferences
-from tests.chat_server import answering, serving
-from tests.dreamgym.rewards.test_comparison import answer, truth, won_and_lost
+from tests.chat_server import answering, serving, user_text
+from tests.dreamgym.rewards.test_comparison import (
+    answer,
+    truth,
+    won_and_lost,
+    won_and_lost_by_kind,
+)
 from worldmodel.data.records import write_episodes
 
 
@@ -45,6 +50,8 @@ def test_a_person_chooses_and_the_same_command_goes_on(tmp_path):
     prefer.ask_person(left, file, console, typing("a", "q"))
     assert len(read_preferences(file)) == 3
     assert "2 pairs written, 1 equal" in prefer.summary(result)
+    assert result.accuracy == {"text": (1, 3)}  # "equal" is not right
+    assert "33.3 % [6, 79] of 3 pairs with a verdict" in prefer.summary(result)
 
 
 def test_escape_sequences_of_a_file_do_not_reach_the_terminal(tmp_path):
@@ -91,6 +98,32 @@ def test_two_files_have_a_win_rate(file, tmp_path, capsys):
     assert "win rate of mine/episodes.jsonl over theirs/episodes.jsonl: 100.0 %" in text
 
 
+def test_pairs_of_a_kind_alone_are_asked_about(file, tmp_path, capsys):
+    write_episodes(file, won_and_lost_by_kind(3))
+    out = tmp_path / "pairs.jsonl"
+    command = ["prefer", str(file), "--to", str(out), "--by", "judge"]
+
+    def rule(body):  # it takes the lost one where the tools differ
+        right = truth(body)
+        wrong = "open" in user_text(body)
+        return answer({"A": "B", "B": "A"}[right] if wrong else right)
+
+    with serving(answering(rule)) as server:
+        assert main([*command, "--server", server.url, "--kind", "which,how"]) == 0
+        assert len(server.posts) == 12
+    assert {p.task.id.rpartition("-")[2] for p in read_preferences(out)} == {
+        "which",
+        "how",
+    }
+    text = capsys.readouterr().out
+    assert "first difference: 3 which, 3 how" in text
+    assert "the won attempt is the better one in 50.0 % [19, 81] of 6 pairs" in text
+    assert "which 0 of 3, how 3 of 3" in text
+    write_episodes(file, won_and_lost(3))
+    assert main([*command, "--server", server.url, "--kind", "which,how"]) != 0
+    assert "at the same task differ first in which or how" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -98,6 +131,7 @@ def test_two_files_have_a_win_rate(file, tmp_path, capsys):
         (["--server", "http://127.0.0.1:1/v1"], "--by person takes no --server"),
         (["--max-pairs", "0"], "--max-pairs must be >= 1, got 0"),
         (["--limit", "0"], "--limit must be >= 1, got 0"),
+        (["--kind", "which,why"], "--kind must be among ('when', 'which', 'how',"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(

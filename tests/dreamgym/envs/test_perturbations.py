@@ -1,11 +1,13 @@
 """Perturbed games: the same games in other words, which every plan still wins."""
 
+import dataclasses
+
 import pytest
 
 from dreamgym.agent import floors
 from dreamgym.envs import base
-from dreamgym.envs.perturbations import PERTURBATIONS, PerturbedEnv
-from tests import doubles
+from dreamgym.envs.perturbations import PERTURBATIONS, PerturbedEnv, following
+from tests import corridor, doubles
 from tests.strangers.tools import Calendar, Store
 
 NAMES = ("coin", "goal", "at", "end", "ada", "bob", "eve", "kim", "mon", "tue", "left")
@@ -21,7 +23,7 @@ def games(make, kind, rate=0.5, count=6):
         lambda env, _: floors.expert_actor(env),
         source="expert",
         seed=0,
-        max_steps=20,
+        max_steps=40,
     )
 
 
@@ -101,6 +103,54 @@ def test_garbled_letters_are_as_many_as_the_rate_says():
     ]
     assert sum(changed) > 0.8 * len(changed)
     assert [x.split()[1] for x in state[:3]] == ["0", "1", "6"]  # numbers stay
+
+
+@pytest.mark.parametrize("make", [doubles.Corridor, corridor.PlansAnywhere])
+def test_a_longer_episode_is_two_games_in_a_row(make):
+    env = PerturbedEnv(make(), "longer")
+    one, two = doubles.task(0, 1, 2), doubles.task(2, 0, 3)
+    read = [env.perturbed(task) for task in (one, two)]
+    assert [t.instruction for t in read] == ["take the coin"] * 2
+    _, state = base.begin(env, read[0])
+    assert state == one.initial_state
+    plan = ["go right", "take coin", "go left", "go left", "take coin"]
+    assert env.expert() == plan
+    steps = [base.take(env, action) for action in plan]
+    assert steps[0].state == doubles.start_state(1, 1, 2)
+    assert steps[1].state == two.initial_state  # the other game begins
+    assert [s.terminated for s in steps] == [False] * 4 + [True]
+    assert [s.success for s in steps] == [False] * 4 + [True]
+    assert sum(s.rewards["coin"] for s in steps) == 2.0
+    # The last of the tasks is followed by the first one.
+    base.begin(env, read[1])
+    assert env.expert() == ["go left", "go left", "take coin", "go right", "take coin"]
+
+
+@pytest.mark.parametrize("make", [doubles.Corridor, doubles.Bare])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_longer_episode_is_lost_with_either_game(make, first):
+    env = PerturbedEnv(make(), "longer")
+    (task,) = base.tasks_of(env, "env", "test", 1)
+    total, step = 0.0, None
+    state = base.begin(env, env.perturbed(task))[1]
+    for _ in range(doubles.STEPS):
+        # The same task follows where there is no other one.
+        wins = total == 0 and not first
+        action = doubles.plan(state)[0] if wins else "go left"
+        step = base.take(env, action, total)
+        state, total = step.state, total + sum(step.rewards.values())
+        if step.terminated:
+            break
+    assert step is not None
+    assert (step.terminated, step.success) == (True, False)
+    assert total == (0.0 if first else 1.0)
+
+
+def test_a_game_of_other_words_does_not_follow():
+    tasks = [doubles.task(0, goal, 4) for goal in (0, 1, 2)]
+    tasks[1] = dataclasses.replace(tasks[1], instruction="leave it")
+    order = [tasks.index(following(task, tasks)) for task in tasks]
+    assert order == [2, 1, 0]
 
 
 def test_what_there_is_not_is_said():

@@ -3,11 +3,13 @@
 import dataclasses
 import json
 import random
+from collections import Counter
 
 import pytest
 
 from dreamgym.rewards.comparison import (
     PairJudge,
+    better_by_outcome,
     difference_kind,
     pair_attempts,
     pair_messages,
@@ -29,6 +31,45 @@ def won_and_lost(count):
         plan = doubles.plan(task.initial_state)
         out.append(doubles.episode(task, plan, name=f"{task.id}-won"))
         out.append(doubles.episode(task, ["fly", "fly"], name=f"{task.id}-lost"))
+    return out
+
+
+CALLS = {
+    "when": ('find {"name": "a"}', "it is there"),
+    "which": ('find {"name": "a"}', 'open {"name": "a"}'),
+    "how": ('find {"name": "a"}', 'find {"name": "b"}'),
+    "text": ("go right", "go left"),
+}
+"""The first actions of a won and of a lost attempt, by what they differ in."""
+
+
+def _pairs(values):
+    return zip(values[::2], values[1::2], strict=True)
+
+
+def won_and_lost_by_kind(count):
+    """Return a won and a lost attempt of each kind of difference at some tasks.
+
+    A task of each kind has an id of its own; the lost attempt comes first at each
+    second task.
+    """
+    out = []
+    for number, (won, lost) in enumerate(_pairs(won_and_lost(count))):
+        for kind, actions in CALLS.items():
+            task = dataclasses.replace(won.task, id=f"{won.task.id}-{kind}")
+            sides = [
+                dataclasses.replace(
+                    e,
+                    id=f"{e.id}-{kind}",
+                    task=task,
+                    transitions=(
+                        dataclasses.replace(e.transitions[0], action=action),
+                        *e.transitions[1:],
+                    ),
+                )
+                for e, action in zip((won, lost), actions, strict=True)
+            ]
+            out += sides[::-1] if number % 2 else sides
     return out
 
 
@@ -136,6 +177,61 @@ def test_a_judge_of_known_error_is_wrong_as_often_as_both_orders_err():
     assert abs(right - expected_right) < margin
     assert abs(bad - expected_wrong) < margin
     assert right / (right + bad) > 0.75  # one order alone: 0.7
+
+
+def test_the_accuracy_of_a_judge_of_known_error_by_kind():
+    """Of arguments it is wrong in 30 %: kept are 0.7^2 right and 0.3^2 wrong ones.
+
+    Of texts it is always wrong, and of all else never.
+    """
+    wrong = {"when": 0.0, "which": 0.0, "how": 0.3, "text": 1.0}
+    pairs = pair_attempts(won_and_lost_by_kind(len(TASKS)), max_pairs=1)
+    assert Counter(map(difference_kind, pairs)) == dict.fromkeys(CALLS, len(TASKS))
+    answers = [better_by_outcome(p) for p in pairs]
+    assert answers == ["A"] * 4 + ["B"] * 4 + (["A"] * 4 + ["B"] * 4) * (
+        len(TASKS) // 2 - 1
+    ) + ["A"] * 4 * (len(TASKS) % 2)
+    draw = random.Random(0)
+
+    def rule(body):
+        right, text = truth(body), chat_server.user_text(body)
+        kind = next(k for k, (_, lost) in CALLS.items() if json.dumps(lost) in text)
+        errs = draw.random() < wrong[kind]
+        return answer({"A": "B", "B": "A"}[right] if errs else right)
+
+    right, kept = Counter(), Counter()
+    with serving(answering(rule)) as server:
+        for _ in range(1 + 100 // len(TASKS)):
+            verdicts = judge(server.url).compare(pairs).verdicts
+            for pair, verdict, known in zip(pairs, verdicts, answers, strict=True):
+                if verdict:
+                    kept[difference_kind(pair)] += 1
+                    right[difference_kind(pair)] += verdict == known
+    accuracy = {kind: right[kind] / kept[kind] for kind in CALLS}
+    assert (accuracy["when"], accuracy["which"], accuracy["text"]) == (1.0, 1.0, 0.0)
+    expected = 0.7**2 / (0.7**2 + 0.3**2)
+    assert abs(accuracy["how"] - expected) < 3 * (0.25 / kept["how"]) ** 0.5
+    assert accuracy["how"] < 1.0
+
+
+def test_pairs_of_a_kind_are_selected():
+    episodes = won_and_lost_by_kind(3)
+    assert len(pair_attempts(episodes, max_pairs=1)) == 12
+    some = pair_attempts(episodes, max_pairs=1, kinds=("which", "how"))
+    assert [difference_kind(p) for p in some] == ["which", "how"] * 3
+    # The limit of a task counts pairs of the kinds alone.
+    task = episodes[0].task
+    same = [dataclasses.replace(e, task=task) for e in episodes[:4]]
+    (pair,) = pair_attempts(same, max_pairs=1, kinds=("which",))
+    assert difference_kind(pair) == "which"
+
+
+def test_the_better_one_is_known_where_one_was_won():
+    (pair,) = pair_attempts(won_and_lost(1), max_pairs=1)
+    assert better_by_outcome(pair) == "A"
+    assert better_by_outcome(pair._replace(first=pair.second)) == ""
+    unscored = (dataclasses.replace(pair.second[-1], success=None),)
+    assert better_by_outcome(pair._replace(second=unscored)) == ""
 
 
 def test_answers_without_sense_leave_a_pair_out():

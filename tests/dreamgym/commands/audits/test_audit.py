@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from dreamgym.build.loop_checkpoint import LoopCheckpoint
+from dreamgym.build.real import environments
 from dreamgym.commands.audits import robustness as command
 from dreamgym.commands.audits.card import cards, table
 from dreamgym.commands.inspection.rollouts import show_rollouts
@@ -126,19 +127,61 @@ def test_nothing_is_kept_unless_it_is_asked_for(tmp_path):
     assert not run.path("rollouts").exists()
 
 
-def test_robustness_compares_with_the_games_as_they_are(tmp_path, monkeypatch):
-    config = changed(preset("tiny"), "env.id", "tests.doubles:Corridor")
-    run = Run(tmp_path / "r", config)
+def run_of(policy, tmp_path, monkeypatch, **settings):
+    """Return a run of the corridor whose policy bc is this one."""
+    settings |= {"env.id": "tests.doubles:Corridor"}
+    run = Run(tmp_path / "r", preset("tiny", settings))
     path = run.path("policies/bc/config.json")
     path.parent.mkdir(parents=True)
     path.write_text("{}")
-    policy = doubles.Scripted(lambda _, __, state: doubles.plan(sorted_state(state))[0])
-    monkeypatch.setattr(
-        "dreamgym.build.real.environments.load_player", lambda *_: policy
-    )
+    monkeypatch.setattr(environments, "load_player", lambda *_: policy)
     monkeypatch.setattr(command, "test_tasks", lambda _: list(TASKS))
     monkeypatch.setattr(command, "step_limit", lambda _: 14)
-    monkeypatch.setattr("dreamgym.build.real.environments.step_limit", lambda _: 14)
+    monkeypatch.setattr(environments, "step_limit", lambda _: 14)
+    return run
+
+
+def test_the_identity_gives_the_test_games_again(tmp_path, monkeypatch):
+    # Each letter of its actions is drawn, so that other noise would give other games.
+    policy = doubles.policy(action_tokens=6)
+    run = run_of(policy, tmp_path, monkeypatch, **{"evaluate.temperature": 1.0})
+    environments.play_test_games(run, "bc", TASKS)
+    command.robustness(run, ["bc"], [], 0.1)
+    games = run.path("test/bc.jsonl").read_bytes()
+    assert run.path("robustness/identity-0.1/bc.jsonl").read_bytes() == games
+    episodes = read_episodes(run.path("test/bc.jsonl"))
+    assert len({t.action for e in episodes for t in e.transitions}) > len(TASKS)
+
+
+def test_robustness_compares_two_games_in_a_row_with_both(tmp_path, monkeypatch):
+    def rule(task, past, state):
+        del task, past
+        falls = state[1] == TASKS[0].initial_state[1]
+        return "go left" if falls else doubles.plan(state)[0]
+
+    run = run_of(doubles.Scripted(rule), tmp_path, monkeypatch)
+    kinds = command.robustness(run, [], ["longer"], 0.1)["kinds"]
+    lost = [t.initial_state[1] == TASKS[0].initial_state[1] for t in TASKS]
+    both = [not a and not b for a, b in zip(lost, lost[1:] + lost[:1], strict=True)]
+    success = [k["policies"]["bc"]["success"]["mean"] for k in kinds.values()]
+    assert success == pytest.approx([1 - sum(lost) / 6, sum(both) / 6])
+    assert 0 < success[1] < success[0]
+    assert kinds["longer"]["expert_losses"] == 0
+    difference = kinds["longer"]["policies"]["bc"]["difference"]
+    assert (difference["mean"], difference["episodes"]) == (0.0, 6)
+    steps = [
+        [
+            len(e.transitions)
+            for e in read_episodes(run.path(f"robustness/{k}/bc.jsonl"))
+        ]
+        for k in ("identity-0.1", "longer-0.1")
+    ]
+    assert sum(steps[1]) > sum(steps[0])
+
+
+def test_robustness_compares_with_the_games_as_they_are(tmp_path, monkeypatch):
+    policy = doubles.Scripted(lambda _, __, state: doubles.plan(sorted_state(state))[0])
+    run = run_of(policy, tmp_path, monkeypatch)
     result = command.robustness(run, [], ["order", "lost"], 0.9)
     kinds = result["kinds"]
     assert list(kinds) == ["identity", "order", "lost"]

@@ -1,0 +1,1 @@
+"""Chat templates of somebody else, rendered at a bounded cost."""
