@@ -56,14 +56,7 @@ DPO = "dpo"
 
 
 def is_in_run(stage: str, config: RunConfig, *, controls: bool = True) -> bool:
-    """Return whether a whole run has a stage, or leaves its policy out.
-
-    A run with a budget has no real steps for the controls of fine-tuning, and one that
-    names no pairs no policy that is trained from them.
-
-    Args:
-      controls: whether the controls of fine-tuning are asked for.
-    """
+    """Return whether a run has a stage, with the `controls` of fine-tuning or not."""
     policy = stage.removeprefix("evaluate/")
     if policy in CONTROLS:
         return controls and not config.budget.real_steps

@@ -30,9 +30,9 @@ def state_numbers(
     repeated, different = Rate(), Rate()
     for trace in played:
         for before, after in itertools.pairwise(trace.steps):
-            known = set(lines(before.observation))
+            previous_lines = set(lines(before.observation))
             for line in lines(after.observation):
-                repeated.add(line in known)
+                repeated.add(line in previous_lines)
     for answers in answers_of([*played, *nonsense]).values():
         if len(answers) > 1:
             different.add(len(set(answers)) > 1)
