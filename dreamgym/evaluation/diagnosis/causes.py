@@ -63,6 +63,9 @@ def cause_of_stage(evidence: Evidence, stage: str) -> str:
 def _all(
     evidence: Evidence, *checks: Callable[[Evidence], Cause | None]
 ) -> list[Cause]:
+    if not evidence.asks_dream():  # a wrong dream explains nothing there
+        of_dream = (*dream_causes.CHECKS, *dream_causes.LESSER_CHECKS)
+        checks = tuple(check for check in checks if check not in of_dream)
     return [cause for check in checks if (cause := check(evidence)) is not None]
 
 

@@ -43,6 +43,11 @@ class Evidence(NamedTuple):
         """Return a number of a stage, None if it has none of that name."""
         return self.stages.get(stage, {}).get(name)
 
+    def asks_dream(self) -> bool:
+        """Return whether the run trained in a dream, as far as is known."""
+        check = self.stages.get("dream_check", {})
+        return "real" not in check or "forced" in check
+
     def has_expert(self) -> bool:
         """Return whether the environment has an expert, as far as is known."""
         status = self.number("evaluate/expert", "status")

@@ -213,6 +213,14 @@ def test_a_run_without_a_control_does_not_say_whether_the_dream_paid():
     assert not training_sentences(evidence(paired=paired, planner=0.7, s2r=0.6))
 
 
+def test_a_run_without_a_dream_does_not_blame_one():
+    blind = SOUND | {"exact": {"predictable": {"mean": 0.1, "count": 200}}}
+    real = STAGES | {"dream_check": {"real": {}, "refused": ""}}
+    for stages, blamed in ((STAGES, True), (real, False)):
+        run = evidence(fidelity=blind, stages=stages, bc=0.2, random=0.3)
+        assert ("low fidelity" in [cause.name for cause in causes(run)]) == blamed
+
+
 @pytest.mark.parametrize(
     ("check", "opening"),
     [
