@@ -35,6 +35,7 @@ many steps: a model reads from left to right, and at a word it has passed the be
 of the line. A marker at the beginning is what it can look for.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -82,14 +83,18 @@ class ReferenceTokenizer:
         line_markers: Mapping[str, int] | None = None,
         *,
         in_context: bool = False,
+        quoted_numbers: bool = False,
     ):
         """Create the view from the number of the token of each word.
 
         `ranks` are markers of numbers, which only contexts have: with `in_context`, the
         numbers stand there behind their ranks and have no references. `line_markers`
-        stand before the lines that hold a word (`line_marks`).
+        stand before the lines that hold a word (`line_marks`). With `quoted_numbers` a
+        number of a reply has its reference in texts of JSON alone: elsewhere it is
+        written digit by digit.
         """
         self.base = tokenizer
+        self._quoted_numbers = quoted_numbers and not in_context
         self._arguments = references, markers, ranks, line_markers
         tokens = tokenizer.references
         self._line_markers = {w: tokens[i] for w, i in (line_markers or {}).items()}
@@ -130,6 +135,9 @@ class ReferenceTokenizer:
             joined = text[match.start() - 1] != " "
             start = match.start() - 1 + joined
             word = match[0]
+            if self._quoted_numbers and is_number(word):
+                if not _in_quotes(text[: match.start()]):
+                    continue  # a value of type number is spelled
             before = [x[word] for x in (self._markers, self._ranks) if word in x]
             if before:
                 out += [*self.base.encode_piece(text[at:start]), *before]
@@ -181,8 +189,9 @@ def with_references(
     Numbers have ranks, which are markers in a context and references in a reply; a
     number that is an argument, or stands in the action, has a marker besides. Where
     there are more words than tokens, the first ones have one. A tokenizer without a
-    rule is returned as it is. `literals` and, where they are given, numbers have no
-    references: in a reply they are written letter by letter.
+    rule is returned as it is. `literals` have no references: in a reply they are
+    written letter by letter. Where they are given, the reply is a call in JSON, and
+    numbers have references in its texts alone: a value of type number is spelled.
     """
     rule = tokenizer.reference_rule
     if rule is None:
@@ -232,12 +241,18 @@ def with_references(
         {w: i for w, i in places.items() if w not in named},
         ranks,
         {} if rule.action_template is None else in_action,
+        quoted_numbers=literals is not None,
     )
 
 
 def _stays_text(word: str, literals: frozenset[str] | None) -> bool:
     """Return whether a word is written letter by letter, and has no reference."""
-    return literals is not None and (word in literals or is_number(word))
+    return literals is not None and word in literals
+
+
+def _in_quotes(text: str) -> bool:
+    """Return whether a text of JSON is open at the end of this one."""
+    return re.sub(r"\\.", "", text).count('"') % 2 == 1
 
 
 def _is_action_argument(rule: ReferenceRule, word: str) -> bool:
