@@ -240,18 +240,19 @@ def test_a_strict_action_that_the_limit_finished_is_not_void():
     assert not any(t.void for t in cut)
 
 
-def test_demonstrations_are_written_as_the_automaton_reads_them():
-    # Names and numbers of the task have references elsewhere; not in a strict action.
+@pytest.mark.parametrize(("key", "count"), [("Key{}", 1), ("{}", 2)])
+def test_demonstrations_are_written_as_the_automaton_reads_them(key, count):
+    """Names and numbers have references in texts; a value of type number is spelled."""
     episodes = [
         Episode(
             id=f"e{i}",
-            task=Task(id=f"e{i}", instruction=f"put {i} under Key{i}"),
+            task=Task(id=f"e{i}", instruction=f"put {i} under {key.format(i)}"),
             source="expert",
             success=True,
             transitions=(
                 Transition(
-                    state=(f"keys Key{i} {i}",),
-                    action=write_call("put", {"key": f"Key{i}", "value": i}),
+                    state=(f"keys {key.format(i)} {i}",),
+                    action=write_call("put", {"key": key.format(i), "value": i}),
                     next_state=("ok",),
                     terminated=True,
                     success=True,
@@ -275,13 +276,14 @@ def test_demonstrations_are_written_as_the_automaton_reads_them():
     )
     strict = strict_actions(tok, TOOLS)
     actor = Policy(create(shape, seed=0), tok, PolicyConfig(actions="json"), strict)
-    following, references = strict.automaton.next_state, 0
+    following = strict.automaton.next_state
     for example in bc_examples(actor, episodes):
-        state = 0
+        state, references = 0, 0
         start = example.ids.index(tok.control("action")) + 1
         for token in example.ids[start:]:
             state = following[state, token]
             assert state != -1, tok.decode(example.ids[start:])
             references += token in tok.references
         assert state == -2
-    assert references >= len(episodes)  # the key is copied by its reference
+        # The key is copied, a number behind its marker, and the value is not.
+        assert references == count
