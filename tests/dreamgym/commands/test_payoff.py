@@ -25,8 +25,9 @@ def test_what_dream_and_environment_cost_by_hand():
     assert result.environment == pytest.approx(1000)
     assert result.dream == pytest.approx(1 / 0.006875)
     assert result.real == pytest.approx(1 / 0.006)
-    # 1,500 updates, 100 answers of a third of an update, 64 dev games of 16 steps.
-    fit = 150 + 3.3 + 1024 * 0.006875
+    # 1,500 updates, 100 answers of a third of an update, 64 dev games of 16 steps and
+    # 50 answers along the policy's own.
+    fit = 150 + 3.3 + (1024 + 50) * 0.006875
     assert result.dream_seconds == pytest.approx(fit + 68.75)
     assert result.real_seconds == pytest.approx(60)
     # 10,000 real steps of x seconds take as long where x + 0.005 is a 10,000th of it.
