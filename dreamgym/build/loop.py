@@ -217,7 +217,8 @@ def _initial_state(
     keep_best: bool,
 ) -> TrainingState:
     """Return the state before the first update, which checkpoints are restored to."""
-    keep_best = keep_best and config.monitor.keep_best
+    # What won most may have cost most: under limits the last policy counts.
+    keep_best = keep_best and config.monitor.keep_best and not config.limits
     return TrainingState(
         0,
         updater.learner.init(),

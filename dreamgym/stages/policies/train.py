@@ -128,7 +128,8 @@ def body(run: Run) -> dict[str, Any]:
     if run.config.train.environment == "real":
         return _train_in_environment(run)
     metrics = _start_metrics(run).get("real", {})
-    if numbers := nothing_to_gain(run, metrics, START, "not trained"):
+    numbers = nothing_to_gain(run, metrics, START, "not trained")
+    if numbers and not run.config.train.limits:  # it may win all games and cost much
         return _not_trained(run, numbers)
     experience = load_experience(
         run,
@@ -269,9 +270,11 @@ def _choose(
     """Keep what was trained where it is better than where it began; say what is kept.
 
     By real dev games, of which it must win more by a standard error, else by success in
-    the dream with a margin. Without `monitor.keep_best` it is always kept.
+    the dream with a margin. Without `monitor.keep_best` it is always kept, and under
+    `limits`: what it lost may be what they ask for, and only its costs are limited.
     """
-    if not run.config.train.monitor.keep_best:
+    loop = run.config.train
+    if loop.limits or not loop.monitor.keep_best:
         return {"kept": "dream"}
     choice = compare_with_start(
         run,

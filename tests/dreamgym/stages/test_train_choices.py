@@ -1,5 +1,6 @@
 """The loop's choices in a run: resumed with replay and alarms, probes, the real one."""
 
+import contextlib
 import dataclasses
 import json
 
@@ -37,6 +38,7 @@ from dreamgym.training import TrainingState
 from dreamgym.training.config import (
     AuxiliaryConfig,
     ForkConfig,
+    LimitConfig,
     MonitorConfig,
     ReplayConfig,
 )
@@ -508,13 +510,18 @@ def test_the_best_policy_that_destroyed_a_family_is_reported(tmp_path):
         assert train._dev_metrics_of(run, progress) == metrics
 
 
-@pytest.mark.parametrize("keep_best", [True, False])
-def test_a_study_may_keep_the_last_policy_however_little_it_wins(
-    tmp_path, monkeypatch, keep_best
+@pytest.mark.parametrize(
+    ("keep_best", "limits"),
+    [(True, ()), (False, ()), (True, (LimitConfig(name="hazard", limit=0.1),))],
+)
+def test_the_last_policy_is_kept_by_a_study_and_under_limits(
+    tmp_path, monkeypatch, keep_best, limits
 ):
+    """However little it wins: what won more may cost more."""
     watch = MonitorConfig(real_eval_every=1, keep_best=keep_best)
+    keep_best = keep_best and not limits
     config = preset("tiny", {"env.id": WORLD})
-    loop = dataclasses.replace(config.train, monitor=watch)
+    loop = dataclasses.replace(config.train, monitor=watch, limits=limits)
     run = Run(tmp_path, dataclasses.replace(config, train=loop))
     won = {"real_success": 1.0, "real_return": 1.0, "real_games/": 20.0}
     run.mark("expert_iteration", {"real": won})
@@ -527,3 +534,23 @@ def test_a_study_may_keep_the_last_policy_however_little_it_wins(
     )
     kept = load_policy(run, "dream").model.params
     assert same(kept, begun.model.params if keep_best else trained.model.params)
+
+
+@pytest.mark.parametrize("limits", [(), (LimitConfig(name="hazard", limit=0.1),)])
+def test_a_start_that_wins_all_is_trained_under_limits_alone(
+    tmp_path, monkeypatch, limits
+):
+    config = preset("tiny", {"env.id": WORLD, "dream_check.force": False})
+    loop = dataclasses.replace(config.train, limits=limits)
+    run = Run(tmp_path, dataclasses.replace(config, train=loop))
+    won = {"real_success": 1.0, "real_return": 1.0, "real_games/": 20.0}
+    run.mark("expert_iteration", {"real": won})
+    run.mark("dream_check", {"refused": "", "forced": False})
+    save_policy(run, "expert_iteration", doubles.policy())
+    monkeypatch.setattr(train, "load_experience", lambda *_, **__: None)
+    session = contextlib.nullcontext
+    monkeypatch.setattr(train.run_chat, "experience_session", session)
+    monkeypatch.setattr(train, "_train_in_dream", lambda *_: {"kept": "dream"})
+    numbers = train.body(run)
+    assert numbers["kept"] == ("dream" if limits else "expert_iteration")
+    assert numbers.get("nothing_to_gain", False) == (not limits)
