@@ -74,11 +74,11 @@ def trainings(roots: Sequence[Path]) -> Iterator[Training]:
 
 def table(rows: Sequence[Training]) -> str:
     """Return Markdown: of each kind of alarm the runs with one, harmed and not."""
-    known = [t for t in rows if t.change is not None]
+    measured = [t for t in rows if t.change is not None]
     lines = [
         f"{len(rows)} trainings, {sum(t.updates for t in rows):,} updates; of "
-        f"{len(known)} real dev games were played at the end, "
-        f"{sum(t.has_harmed for t in known)} won fewer by more than a standard error",
+        f"{len(measured)} real dev games were played at the end, "
+        f"{sum(t.has_harmed for t in measured)} won fewer by more than a standard error",
         "",
         "| alarm | updates | runs | runs that lost success | false |",
         "|---|---|---|---|---|",
@@ -89,7 +89,7 @@ def table(rows: Sequence[Training]) -> str:
         false = sum(t.change is not None and not t.has_harmed for t in alarmed)
         count = sum(t.alarms[kind] for t in alarmed)
         lines.append(f"| {kind} | {count} | {len(alarmed)} | {harmed} | {false} |")
-    silent = [t for t in known if t.has_harmed and not t.alarms]
+    silent = [t for t in measured if t.has_harmed and not t.alarms]
     lines += ["", f"runs that lost success without an alarm: {len(silent)}"]
     return "\n".join(lines)
 
