@@ -78,7 +78,8 @@ def table(rows: Sequence[Training]) -> str:
     lines = [
         f"{len(rows)} trainings, {sum(t.updates for t in rows):,} updates; of "
         f"{len(measured)} real dev games were played at the end, "
-        f"{sum(t.has_harmed for t in measured)} won fewer by more than a standard error",
+        f"{sum(t.has_harmed for t in measured)} won fewer by more than a standard "
+        "error",
         "",
         "| alarm | updates | runs | runs that lost success | false |",
         "|---|---|---|---|---|",
