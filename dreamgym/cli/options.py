@@ -11,8 +11,8 @@ from typing import Any
 from dreamgym.config.describe import group_text
 from dreamgym.config.overrides import changed_by, flat
 from dreamgym.config.presets import (
-    CONTROLS,
     PRESETS,
+    RUN_CONTROLS,
     for_pretrained,
     for_server,
     preset,
@@ -418,7 +418,7 @@ def _of_options(args: argparse.Namespace, file: dict[str, Any]) -> dict[str, Any
     if args.budget is not None:
         out["budget.real_steps"] = args.budget
     if args.command == "control":
-        out |= CONTROLS[args.control]
+        out |= RUN_CONTROLS[args.control]
     for fit in ("pretrain.fit", "bc.fit"):
         if args.remat:
             out[f"{fit}.compute.remat"] = True

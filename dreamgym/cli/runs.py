@@ -19,7 +19,7 @@ from dreamgym.cli.options import (
     server_of,
     settings_help,
 )
-from dreamgym.config.presets import CONTROLS
+from dreamgym.config.presets import RUN_CONTROLS
 from dreamgym.stages.table import STAGES
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def add(commands: Any) -> None:
     )
     control.add_argument(
         "control",
-        choices=list(CONTROLS),
+        choices=list(RUN_CONTROLS),
         help="shuffled: the experience model fitted to permuted outcomes, which must "
         "not gain; real-play: no dream, the real steps of --budget are played and what "
         "is won is imitated",

@@ -174,7 +174,7 @@ def with_algorithm(config: RunConfig, name: str) -> RunConfig:
     )
 
 
-CONTROLS: dict[str, dict[str, Any]] = {
+RUN_CONTROLS: dict[str, dict[str, Any]] = {
     "shuffled": {"pretrain.permute_outcomes": True},
     # What collection and selection leave over is played in the real environment, and
     # what is won is imitated. It collects less, so that it has more to play. A single
@@ -204,9 +204,9 @@ def with_control(config: RunConfig, name: str) -> RunConfig:
     Raises:
       ValueError: an unknown name; the message lists the known ones.
     """
-    if name not in CONTROLS:
-        raise ValueError(f"unknown control {name!r}; have {sorted(CONTROLS)}")
-    return changed_by(config, CONTROLS[name])
+    if name not in RUN_CONTROLS:
+        raise ValueError(f"unknown control {name!r}; have {sorted(RUN_CONTROLS)}")
+    return changed_by(config, RUN_CONTROLS[name])
 
 
 def for_pretrained(config: RunConfig, *, lora: LoraConfig | None) -> RunConfig:

@@ -228,7 +228,8 @@ class ExpertIterationConfig:
     """Tasks without a won episode that are drawn for each round, at most."""
     rollouts_per_task: int = 2
     """Episodes that are dreamed of each of these tasks; the shortest of those that are
-    won is imitated. To stop at the first won one lost games (docs/LOG.md)."""
+    won is imitated. To stop at the first that is won saved a fifth of them, and no
+    gain was seen (docs/LOG.md, 2026-11-27)."""
     fresh_tasks: int = 600
     """Train tasks, at most, of which nothing was collected, and which are dreamed of
     next to the collected ones; each costs a reset of the real environment, for its

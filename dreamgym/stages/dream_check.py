@@ -129,8 +129,9 @@ def _on_policy(
     """Return how often the dream is right in real dev games of the policy itself.
 
     `on_policy` has figures of a scorecard, each {mean, count, effective}: the states
-    that a policy reaches are others than those that were collected. Empty without real
-    games. A chat server is not asked: every step would be a request.
+    that a policy reaches are others than those that were collected. They are of the
+    model before a remedy. Empty without real games. A chat server is not asked: every
+    step would be a request.
     """
     if not real or run.config.server is not None:
         return {}

@@ -12,7 +12,7 @@ import pytest
 
 from dreamgym import cli
 from dreamgym.cli import runs as cli_runs
-from dreamgym.config.presets import preset
+from dreamgym.config.presets import preset, with_control
 from dreamgym.run.directory import Run
 from dreamgym.run.stage import StageTable
 from dreamgym.stages.table import STAGES
@@ -205,6 +205,27 @@ def test_the_default_directory_tells_preset_seed_and_control(capsys, tmp_path):
     assert run("collect", "--preset", "tiny", "--seed", "2", "--env", CORRIDOR) == 0
     assert [p.name for p in (tmp_path / "runs").iterdir()] == ["tiny-2"]
     capsys.readouterr()
+
+
+@pytest.mark.parametrize("flags", [[], ["--no-controls"], ["--no-transfer"]])
+def test_a_control_has_its_directory_and_its_parts(monkeypatch, flags):
+    calls = []
+
+    def spy(root, config, **parts):
+        calls.append((str(root), config, parts["fine_tune"], parts["controls"]))
+        raise ValueError("no further")
+
+    monkeypatch.setattr("dreamgym.commands.quickstart.quickstart", spy)
+    monkeypatch.setattr("dreamgym.cli.estimate.print_estimate", lambda *_, **__: None)
+    args = ["--preset", "tiny", "--env", CORRIDOR, "--budget", "900", *flags]
+    assert run("control", "real-play", *args) != 0
+    ((root, config, fine_tune, controls),) = calls
+    assert root == "runs/tiny-0-real-play"
+    assert config == with_control(
+        preset("tiny", {"env.id": CORRIDOR, "budget.real_steps": 900}), "real-play"
+    )
+    assert fine_tune == (flags != ["--no-transfer"])
+    assert controls == (flags != ["--no-controls"])
 
 
 def test_a_server_is_a_setting_of_the_run_and_its_key_is_not(capsys, tmp_path):

@@ -146,7 +146,7 @@ def repeat_command(config: RunConfig) -> str:
         default |= _server_defaults(config.server)
     changed = {k: v for k, v in settings.items() if v != default.get(k)}
     words = ["dreamgym", "quickstart"]
-    for name, control in presets.CONTROLS.items():
+    for name, control in presets.RUN_CONTROLS.items():
         if control.items() <= settings.items():
             words = ["dreamgym", "control", name]
             changed = {k: v for k, v in changed.items() if k not in control}

@@ -100,9 +100,7 @@ def test_hard_negatives_are_ranked_by_kind(fitted):
     # All held-out pairs are ranked right by the actions alone: their order is lost on
     # it. A model of no fit ranks nothing.
     assert kinds["order_reversed"]["accuracy"] < 0.5
-    replaced = kinds["action_replaced"]["accuracy"]  # four or five of eight
-    assert replaced > kinds["order_reversed"]["accuracy"]
-    assert replaced >= 0.5
+    assert kinds["action_replaced"]["accuracy"] > 0.5
     raw = RewardModel(
         with_scalar_head(doubles.model()), doubles.tokenizer(), history=4, width=64
     )

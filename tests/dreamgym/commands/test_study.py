@@ -9,7 +9,7 @@ import pytest
 from dreamgym import cli
 from dreamgym.build import chat as run_chat
 from dreamgym.commands.studies import study, study_file
-from dreamgym.config.presets import CONTROLS, preset
+from dreamgym.config.presets import RUN_CONTROLS, preset
 from dreamgym.run import directory
 from dreamgym.run import stage as stage_module
 from dreamgym.run.directory import SCHEMA, RunError
@@ -448,7 +448,7 @@ def test_a_variant_can_be_a_control(tmp_path):
     dream, control = (study_file.config_of(study, c) for c in study_file.cells(study))
     assert dream == preset("tiny", {"budget.real_steps": 900})
     assert (control.train.environment, control.budget.collect) == ("real", 0.4)
-    assert control.budget.branch == CONTROLS["real-play"]["budget.branch"]
+    assert control.budget.branch == RUN_CONTROLS["real-play"]["budget.branch"]
     path.write_text(path.read_text().replace("real-play", "reel-play"))
     with pytest.raises(RunError, match=r"unknown control 'reel-play'; have .*shuffled"):
         study_file.read_study(path)
