@@ -14,6 +14,7 @@ import jax
 
 from dreamgym.agent.config import PlanConfig, PolicyConfig
 from dreamgym.agent.policy import Policy, Situation, Turn
+from dreamgym.agent.recorded_turns import given_turn
 from dreamgym.agent.search.a_star import WonPlans
 from dreamgym.agent.search.batch import Dream, Noise, Search
 from dreamgym.agent.search.tree_search import Tree
@@ -53,6 +54,7 @@ class PlanningPolicy:
         config: PlanConfig,
         *,
         won_actions: Sequence[Sequence[str]] = (),
+        recorded_actions: Sequence[str] = (),
         observe: Callable[[Sequence[Tree]], None] | None = None,
     ):
         """Create the planner.
@@ -61,10 +63,14 @@ class PlanningPolicy:
           make_dream: returns a dream of so many slots.
           won_actions: the actions of won episodes, from which "a_star" estimates what
             is left.
+          recorded_actions: what "a_star" tries besides the policy's draws
+            (search/recorded.py).
           observe: is called with the trees of each search of "puct".
         """
         self.policy, self.make_dream, self._plan = policy, make_dream, config
         self._won_plans, self._observe = WonPlans(won_actions), observe
+        self._recorded = recorded_actions
+        self._grammar = policy.grammar(1.0) if recorded_actions else None
         self.counts = PlanCounts()
 
     @property
@@ -116,6 +122,7 @@ class PlanningPolicy:
         for turn, situation in zip(first_turns, situations, strict=True):
             others = [next(draws) for _ in range(self._plan.simulations - 1)]
             turns = [turn, *(_kept_to_list(situation, t) for t in others)]
+            turns += self._recorded_turns(situation)
             usable = self._usable(situation, turns)
             candidates.append(usable or [turn])
         search = Search(
@@ -125,6 +132,7 @@ class PlanningPolicy:
             noise,
             temperature,
             self._won_plans,
+            self._recorded,
         )
         chosen = search.choose([_snapshot(s) for s in situations], candidates)
         if self._observe is not None:
@@ -135,6 +143,16 @@ class PlanningPolicy:
             a.action != b.action for a, b in zip(first_turns, chosen, strict=True)
         )
         return chosen
+
+    def _recorded_turns(self, situation: Situation) -> list[Turn]:
+        """Return the recorded actions as turns of the policy, if it can write them."""
+        if self._grammar is None:
+            return []
+        turns = (
+            given_turn(self.policy, self._grammar, situation, action)
+            for action in self._recorded
+        )
+        return [turn for turn in turns if turn is not None]
 
     def _usable(self, situation: Situation, turns: Sequence[Turn]) -> list[Turn]:
         """Return the turns that may be taken; the first one is the policy's own.

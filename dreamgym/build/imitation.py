@@ -1,7 +1,7 @@
 """Imitation of won episodes: what a policy wins in the dream, and the fit to it.
 
-tasks -> rollouts in the dream -> the shortest won episode of each task -> a fit from
-the initial policy
+tasks -> rollouts in the dream -> a search for a win in the tasks that they did not win
+-> the shortest won episode of each task -> a fit from the initial policy
 """
 
 import dataclasses
@@ -12,22 +12,30 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
+from dreamgym.agent.config import PlanConfig
 from dreamgym.agent.demonstrations import shortened_wins, valid_steps
 from dreamgym.agent.early_experience import examples as early
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import rollout
+from dreamgym.agent.search.a_star import WonPlans
+from dreamgym.agent.search.batch import Noise, Search
+from dreamgym.agent.search.recorded import frequent_actions
+from dreamgym.agent.search.tree_search import path_transitions
 from dreamgym.build.episodes import read, read_names, recorded_episodes
 from dreamgym.build.experience import uncertainty_gate
 from dreamgym.build.models import fit_model, initial_policy
+from dreamgym.build.planning import Dreams, won_actions
 from dreamgym.build.real.step_limit import step_limit
-from dreamgym.envs.dream import DreamVectorEnv
+from dreamgym.envs.vector import Snapshot
 from dreamgym.run.directory import Run
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Episode, Task, write_episodes
 from worldmodel.experience.base import CachingExperienceModel
 
 SLOTS = 64
-"""Dreamed episodes that are played at a time."""
+"""Dreamed episodes that are played at a time, and searches that run at a time."""
+SEARCH_DRAWS = 4
+"""Actions that a search draws of the policy in each state."""
 
 
 def dreamed_wins(
@@ -55,17 +63,12 @@ def dreamed_wins(
     c, seed = run.config.expert_iteration, content_seed(run.config.seed, name)
     order = np.random.default_rng(seed).permutation(len(tasks))
     drawn = [tasks[i] for i in order[: c.tasks].tolist()]
-    dream = DreamVectorEnv(
-        experience,
-        SLOTS,
-        max_steps=step_limit(run),
-        uncertainty=uncertainty_gate(run, folder),
-    )
+    dreams = Dreams(experience, step_limit(run), uncertainty_gate(run, folder))
     starts = [task for task in drawn for _ in range(c.rollouts_per_task)]
     with run.progress_report(f"{name}, dreamed", len(starts), "episode") as report:
         trajectories = rollout(
             policy,
-            dream,
+            dreams(SLOTS),
             starts,
             key=jax.random.key(seed),
             temperature=c.temperature,
@@ -80,9 +83,56 @@ def dreamed_wins(
         + (f"; {broken} broke" if broken else ""),
         file=sys.stderr,
     )
+    solved = {e.task.id for e in won}
+    lost = [task for task in drawn if task.id not in solved]
+    won += searched_wins(run, dreams, policy, lost, name)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_episodes(path, won)
     return shortened_wins(won)
+
+
+def searched_wins(
+    run: Run, dreams: Dreams, policy: Policy, tasks: Sequence[Task], name: str
+) -> list[Episode]:
+    """Return an episode of each task in which A* finds a win in the dream.
+
+    A search takes `expert_iteration.search_steps` dreamed steps at most. Its candidates
+    are draws of the policy, and the run's frequent actions.
+    """
+    c = run.config.expert_iteration
+    if not c.search_steps or not tasks:
+        return []
+    episodes = read(run)[0]
+    plan = PlanConfig(
+        method="a_star", depth=dreams.max_steps, simulations=SEARCH_DRAWS
+    )
+    recorded, plans = frequent_actions(episodes), WonPlans(won_actions(episodes))
+    key = jax.random.key(content_seed(run.config.seed, f"{name}/search"))
+    won: list[Episode] = []
+    with run.progress_report(f"{name}, searched", len(tasks), "task") as report:
+        for first in range(0, len(tasks), SLOTS):
+            chunk = tasks[first : first + SLOTS]
+            noise = Noise(jax.random.split(jax.random.fold_in(key, first), len(chunk)))
+            search = Search(policy, dreams, plan, noise, c.temperature, plans, recorded)
+            starts = [Snapshot(t, (), t.initial_state, ()) for t in chunk]
+            wins = search.wins(starts, c.search_steps)
+            won += [
+                Episode(
+                    id=f"{name}-search-{task.id}",
+                    task=task,
+                    transitions=path_transitions(path),
+                    source=name,
+                    success=True,
+                )
+                for task, path in zip(chunk, wins, strict=True)
+                if path
+            ]
+            report(first + len(chunk), {})
+    print(
+        f"{name}: a search in the dream won {len(won)} of the other {len(tasks)} tasks",
+        file=sys.stderr,
+    )
+    return won
 
 
 def exploration_policy(run: Run, name: str) -> Policy:

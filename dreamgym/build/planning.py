@@ -2,19 +2,22 @@
 
 import contextlib
 import dataclasses
+from collections.abc import Sequence
 
 from dreamgym.agent.config import PlanConfig
 from dreamgym.agent.demonstrations import shortened_wins
 from dreamgym.agent.planning import PlanningPolicy
 from dreamgym.agent.policy import Policy
+from dreamgym.agent.search.recorded import frequent_actions
 from dreamgym.build.chat import experience_session
 from dreamgym.build.episodes import read
 from dreamgym.build.experience import load_experience, remedy_folder
 from dreamgym.build.models import load_policy
 from dreamgym.build.real.step_limit import step_limit
 from dreamgym.config.settings import RunConfig
-from dreamgym.envs.dream import DreamVectorEnv
+from dreamgym.envs.dream import DreamVectorEnv, UncertaintyGate
 from dreamgym.run.directory import Run
+from worldmodel.data.records import Episode
 from worldmodel.experience.base import ExperienceModel
 
 OFF = "off"
@@ -29,10 +32,16 @@ class Dreams:
 
     experience: ExperienceModel
     max_steps: int
+    uncertainty: UncertaintyGate | None = None
 
     def __call__(self, size: int) -> DreamVectorEnv:
         """Return a dream of so many slots."""
-        return DreamVectorEnv(self.experience, size, max_steps=self.max_steps)
+        return DreamVectorEnv(
+            self.experience,
+            size,
+            max_steps=self.max_steps,
+            uncertainty=self.uncertainty,
+        )
 
 
 def load_player(run: Run, policy: str) -> Policy | PlanningPolicy:
@@ -85,11 +94,22 @@ def planning_policy(
         return policy
     # Confidence decides nothing here, so that it need not be calibrated.
     experience = load_experience(run, stage=stage, folder=folder)
-    won: list[list[str]] = []
-    if plan.method == "a_star":
-        won = [[t.action for t in e.transitions] for e in shortened_wins(read(run)[0])]
     dreams = Dreams(experience, step_limit(run))
-    return PlanningPolicy(policy, dreams, plan, won_actions=won)
+    if plan.method != "a_star":
+        return PlanningPolicy(policy, dreams, plan)
+    episodes = read(run)[0]
+    return PlanningPolicy(
+        policy,
+        dreams,
+        plan,
+        won_actions=won_actions(episodes),
+        recorded_actions=frequent_actions(episodes),
+    )
+
+
+def won_actions(episodes: Sequence[Episode]) -> list[list[str]]:
+    """Return the actions of the shortest won episode of each task."""
+    return [[t.action for t in e.transitions] for e in shortened_wins(episodes)]
 
 
 def planning_session(

@@ -234,6 +234,10 @@ class ExpertIterationConfig:
     """Train tasks, at most, of which nothing was collected, and which are dreamed of
     next to the collected ones; each costs a reset of the real environment, for its
     first state. 0 takes none."""
+    search_steps: int = 0
+    """Steps that an A* search takes in the dream, at most, in each task that these
+    rollouts did not win; its win is imitated as well. It tries actions that the policy
+    never draws, where the environment has few. 0 searches none."""
     temperature: float = 1.0
     """Sampling temperature of the policy in these rollouts."""
     epochs: int = 4
@@ -246,10 +250,10 @@ class ExpertIterationConfig:
     (docs/LOG.md, 2026-11-25)."""
 
     def __post_init__(self):
-        if min(self.rounds, self.fresh_tasks) < 0:
+        if min(self.rounds, self.fresh_tasks, self.search_steps) < 0:
             raise ValueError(
-                "rounds and fresh_tasks must be >= 0, got "
-                f"{self.rounds} and {self.fresh_tasks}"
+                "rounds, fresh_tasks and search_steps must be >= 0, got "
+                f"{self.rounds}, {self.fresh_tasks} and {self.search_steps}"
             )
         if min(self.tasks, self.rollouts_per_task, self.epochs) < 1:
             raise ValueError(

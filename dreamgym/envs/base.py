@@ -228,7 +228,8 @@ class Step(NamedTuple):
 
     `error` names why the episode broke off; such an episode is not scored. `invalid`
     and `reveals` are None where the environment does not say. `costs` are named like
-    rewards, and are no part of them.
+    rewards, and are no part of them. `confidence` is the probability that a dream gave
+    its answer, 1 where it does not say and in a real environment.
     """
 
     state: State
@@ -240,6 +241,7 @@ class Step(NamedTuple):
     invalid: bool | None = None
     reveals: bool | None = None
     costs: Mapping[str, float] = MappingProxyType({})
+    confidence: float = 1.0
 
     def transition(
         self, state: State, action: str, thought: str | None = None

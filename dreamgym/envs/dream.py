@@ -165,6 +165,7 @@ class DreamVectorEnv(VectorEnv):
             answer.outcome == "win",
             invalid=may_be_invalid
             and error_only_change(query.state, answer.next_state),
+            confidence=1.0 if math.isnan(answer.confidence) else confidence,
         )
 
 

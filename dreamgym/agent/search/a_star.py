@@ -4,8 +4,9 @@ A moment of the dream and the policy's candidates there -> the open action whose
 far plus estimated rest is the least -> what the dream says it leads to -> the policy's
 candidates there -> ... -> the first action of the path to a win.
 
-A step costs 1 - log p, where p is the probability of its action among the candidates:
-the cheapest path is short, and one that the policy finds likely. What is left is
+A step costs 1 - log p - log c, where p is the probability of its action among the
+candidates and c the confidence of the dream in its answer: the cheapest path is short,
+one that the policy finds likely, and one that the dream is sure of. What is left is
 estimated from won episodes: the one whose actions have the longest common subsequence
 with those taken so far says how many are left. ToolChain* scores a step by such a
 subsequence, too; its other terms are answers of a large language model.
@@ -28,6 +29,8 @@ from dreamgym.envs.base import Step
 from dreamgym.envs.vector import Snapshot
 from worldmodel.data.records import State
 
+MIN_CONFIDENCE = 1e-4
+"""A dreamed answer costs no more than one of this confidence."""
 MAX_PLANS = 256
 """Distinct plans that the rest is estimated from, at most, the most frequent ones."""
 
@@ -89,7 +92,7 @@ class WonPlans:
 
 
 class _Open(NamedTuple):
-    """An action that was not taken yet, and the path before it.
+    """An action that was not taken yet, or that wins, and the path `before` it.
 
     Entries are ordered by `estimate`, the cost so far plus the estimated rest, then by
     `number`, the order in which they were found.
@@ -102,15 +105,18 @@ class _Open(NamedTuple):
     first: int
     lengths: np.ndarray
     edge: Edge
+    before: "_Open | None"
+    won: bool = False
 
 
 class AStar:
     """The search of one situation.
 
     An action is taken in the dream when it is the cheapest open one, so that each step
-    of the search is one dreamed step. A state that was gone on from before, at no
-    higher cost, is not gone on from again: the search is over a graph, not a tree. So
-    near the depth a shorter path may be left out for a cheaper one that has more steps.
+    of the search is one dreamed step. The search is over when nothing that is open can
+    be cheaper than a win. A state that was gone on from before, at no higher cost, is
+    not gone on from again: the search is over a graph, not a tree. So near the depth a
+    shorter path may be left out for a cheaper one that has more steps.
     """
 
     def __init__(
@@ -137,29 +143,34 @@ class AStar:
         self._closed: dict[State, float] = {at.state: 0.0}
         self._ends: list[_Open] = []
         self._current: _Open | None = None
-        self._win: _Open | None = None
         lengths = plans.begin()
         for action in at.past:
             lengths = plans.extend(lengths, action)
         for first, edge in enumerate(self.root.edges):
-            self._push(edge, first, 0.0, 1, lengths)
+            self._push(edge, first, lengths, None)
 
     def _push(
-        self, edge: Edge, first: int, cost: float, depth: int, lengths: np.ndarray
+        self, edge: Edge, first: int, lengths: np.ndarray, before: _Open | None
     ) -> None:
+        cost, depth = (0.0, 0) if before is None else (before.cost, before.depth)
         cost += 1.0 - math.log(max(edge.prior, 1e-12))
         lengths = self._plans.extend(lengths, edge.turn.action)
         estimate = cost + self._weight * self._plans.steps_left(lengths)
         number = next(self._numbers)
-        entry = _Open(estimate, number, cost, depth, first, lengths, edge)
+        entry = _Open(estimate, number, cost, depth + 1, first, lengths, edge, before)
         heapq.heappush(self._open, entry)
 
     def pop(self) -> Edge | None:
         """Return the cheapest open action, None where the search is over."""
-        if self._win is not None or not self._open:
+        if not self._open or self._open[0].won:
             return None
         self._current = heapq.heappop(self._open)
         return self._current.edge
+
+    @property
+    def _win(self) -> _Open | None:
+        """The cheapest of the wins so far."""
+        return min((entry for entry in self._open if entry.won), default=None)
 
     def record(self, step: Step) -> Node | None:
         """Record what the last action led to; return the new moment to go on from.
@@ -172,8 +183,10 @@ class AStar:
         entry.edge.arrive(step)
         node = entry.edge.node
         assert node is not None
-        if step.success:
-            self._win = entry
+        cost = entry.cost - math.log(max(step.confidence, MIN_CONFIDENCE))
+        entry = self._current = entry._replace(cost=cost)
+        if step.success and not entry.edge.broken:
+            heapq.heappush(self._open, entry._replace(estimate=cost, won=True))
         if node.ended or entry.edge.broken:
             return None
         if self._closed.get(step.state, math.inf) <= entry.cost:
@@ -191,17 +204,25 @@ class AStar:
         assert entry.edge.node is not None
         entry.edge.node.extend(turns)
         for edge in entry.edge.node.edges:
-            self._push(edge, entry.first, entry.cost, entry.depth + 1, entry.lengths)
+            self._push(edge, entry.first, entry.lengths, entry)
+
+    def path(self) -> list[Edge]:
+        """Return the actions of the cheapest win so far, in order; empty without one."""
+        out, entry = list[Edge](), self._win
+        while entry is not None:
+            out.append(entry.edge)
+            entry = entry.before
+        return out[::-1]
 
     def choice(self) -> Turn:
-        """Return the first action of the win.
+        """Return the first action of the cheapest win so far.
 
         Without a win it is the policy's own, unless all that follows it was lost or led
         back: then that of the cheapest path that may still go on.
         """
-        first = 0
-        if self._win is not None:
-            first = self._win.first
+        first, win = 0, self._win
+        if win is not None:
+            first = win.first
         elif going_on := [*self._open, *self._ends]:
             if all(entry.first for entry in going_on):
                 first = min(going_on).first

@@ -15,6 +15,7 @@ import numpy as np
 from dreamgym.agent.config import PlanConfig
 from dreamgym.agent.policy import Policy, Situation, Turn
 from dreamgym.agent.search.a_star import AStar, WonPlans
+from dreamgym.agent.search.recorded import with_recorded
 from dreamgym.agent.search.tree_search import Edge, Node, Tree, reward_of
 from dreamgym.envs.base import Step
 from dreamgym.envs.vector import Snapshot
@@ -84,10 +85,12 @@ class Search:
         noise: Noise,
         temperature: float,
         won_plans: WonPlans,
+        recorded: Sequence[str] = (),
     ):
+        """Create a search; `recorded` actions are further candidates of "a_star"."""
         self._policy, self._make_dream, self._config = policy, make_dream, config
         self._noise, self._temperature = noise, temperature
-        self._won_plans = won_plans
+        self._won_plans, self._recorded = won_plans, recorded
         self.dreamed_steps = 0
         self.trees: list[Tree] = []
 
@@ -195,19 +198,43 @@ class Search:
 
         A search takes as many dreamed steps as "mpc" may: `simulations` times `depth`.
         """
-        c = self._config
-        searches = [
+        searches = self._searches(at, [_distinct(turns) for turns in candidates])
+        searched = [i for i, s in enumerate(searches) if len(s.root.turns) > 1]
+        self._search(searches, searched, self._config.simulations * self._config.depth)
+        return [s.choice() for s in searches]
+
+    def wins(self, at: Sequence[Snapshot], steps: int) -> list[list[Edge]]:
+        """Return the cheapest win that A* finds from each moment, empty without one.
+
+        Args:
+          steps: of the dream in each search, at most.
+        """
+        drawn = self._draw({i: Node(s) for i, s in enumerate(at)})
+        searches = self._searches(
+            at, [with_recorded(turns, self._recorded) for turns in drawn.values()]
+        )
+        self._search(searches, range(len(searches)), steps)
+        return [s.path() for s in searches]
+
+    def _searches(
+        self, at: Sequence[Snapshot], candidates: Sequence[Sequence[Turn]]
+    ) -> list[AStar]:
+        return [
             AStar(
                 s,
-                _distinct(turns),
-                depth=c.depth,
+                turns,
+                depth=self._config.depth,
                 plans=self._won_plans,
-                weight=c.estimate_weight,
+                weight=self._config.estimate_weight,
             )
             for s, turns in zip(at, candidates, strict=True)
         ]
-        searched = [i for i, s in enumerate(searches) if len(s.root.turns) > 1]
-        for _ in range(c.simulations * c.depth):
+
+    def _search(
+        self, searches: Sequence[AStar], searched: Sequence[int], steps: int
+    ) -> None:
+        """Take up to so many dreamed steps in each of the numbered searches."""
+        for _ in range(steps):
             popped = ((i, searches[i].pop()) for i in searched)
             edges = {i: edge for i, edge in popped if edge is not None}
             if not edges:
@@ -219,8 +246,7 @@ class Search:
             )
             nodes = {i: node for i, node in arrived if node is not None}
             for i, turns in self._draw(nodes).items():
-                searches[i].extend(_candidates(turns))
-        return [s.choice() for s in searches]
+                searches[i].extend(with_recorded(turns, self._recorded))
 
     def _take(self, edges: Collection[Edge]) -> list[Step]:
         """Take actions in the dream, each in its own moment."""
@@ -273,7 +299,7 @@ class Search:
         """
         drawn = self._draw({i: node for i, (_, node, _) in leaves.items()})
         for i, (_, node, _) in leaves.items():
-            node.extend(_candidates(drawn[i]))
+            node.extend(with_recorded(drawn[i], ()))
         results = self._continue(
             [node.at for _, node, _ in leaves.values()],
             [turns[0].action for turns in drawn.values()],
@@ -282,11 +308,6 @@ class Search:
         )
         for (edge, node, _), result in zip(leaves.values(), results, strict=True):
             node.value, edge.broken = result.value, math.isnan(result.value)
-
-
-def _candidates(turns: Sequence[Turn]) -> list[Turn]:
-    """Return the distinct turns, without void ones where there are others."""
-    return _distinct([t for t in turns if not t.void] or turns)
 
 
 def _best(turns: Sequence[Turn], results: Sequence[Simulation]) -> Turn:

@@ -16,9 +16,28 @@ import numpy as np
 from dreamgym.agent.policy import Turn
 from dreamgym.envs.base import Step
 from dreamgym.envs.vector import Snapshot
+from worldmodel.data.records import Transition
 
 EXPLORATION = 1.25
 """The weight of the prior: c_1 of MuZero's equation 2."""
+
+
+GIVEN_PRIOR = 1 / 16
+"""What a candidate that the policy did not draw weighs beside all that it drew: half a
+draw of eight."""
+
+
+def candidate_priors(turns: Sequence[Turn]) -> np.ndarray:
+    """Return the probabilities of candidates, of shape (number of candidates,).
+
+    What the policy drew shares its weight by its own probabilities; each turn that was
+    given to it weighs `GIVEN_PRIOR` of that.
+    """
+    given = np.array([t.given for t in turns])
+    logp = np.array([-math.inf if t.given else sum(t.logp) for t in turns])
+    drawn = np.zeros(len(turns)) if given.all() else np.exp(logp - logp.max())
+    weights = drawn / max(drawn.sum(), 1e-12) + GIVEN_PRIOR * given
+    return weights / weights.sum()
 
 
 def reward_of(step: Step) -> float:
@@ -66,6 +85,15 @@ class Edge:
             self.value = self.total / self.visits
 
 
+def path_transitions(path: Sequence[Edge]) -> tuple[Transition, ...]:
+    """Return the dreamed steps of a path, each of which was taken."""
+    return tuple(
+        e.step.transition(e.parent.state, e.turn.action)
+        for e in path
+        if e.step is not None
+    )
+
+
 class Node:
     """A moment of the search: where it is, what may be done, what it is worth."""
 
@@ -74,12 +102,10 @@ class Node:
         self.edges: list[Edge] = []
 
     def extend(self, turns: Sequence[Turn]) -> None:
-        """Add the candidates, with priors by their probability under the policy."""
-        logp = np.array([sum(t.logp) for t in turns])
-        priors = np.exp(logp - logp.max())
+        """Add the candidates, with the priors of `candidate_priors`."""
         self.edges = [
             Edge(self.at, t, float(p))
-            for t, p in zip(turns, priors / priors.sum(), strict=True)
+            for t, p in zip(turns, candidate_priors(turns), strict=True)
         ]
 
     @property

@@ -72,7 +72,9 @@ class Wrong(doubles.RuleModel):
         return answer._replace(reward=float(away), outcome="go")
 
 
-def planner(policy, model=None, *, won_actions=(), observe=None, **config):
+def planner(
+    policy, model=None, *, won_actions=(), recorded_actions=(), observe=None, **config
+):
     model = doubles.RuleModel() if model is None else model
     config = {"depth": 6, "simulations": 8} | config
     return PlanningPolicy(
@@ -80,6 +82,7 @@ def planner(policy, model=None, *, won_actions=(), observe=None, **config):
         lambda size: DreamVectorEnv(model, size, max_steps=doubles.STEPS),
         PlanConfig(**config),
         won_actions=won_actions,
+        recorded_actions=recorded_actions,
         observe=observe,
     )
 
@@ -292,6 +295,21 @@ def test_the_backup_rate_is_that_of_the_trees(rate):
     edges = [e for t in trees for e in t.root.edges]
     # A rollout wins 1 or nothing: the last return is one of both, a mean is not.
     assert (rate == 1.0) == all(e.value in (0.0, 1.0) for e in edges)
+
+
+def test_a_star_tries_recorded_actions_that_the_policy_never_draws():
+    def best(**recorded):
+        some = planner(InOrder("go left"), method="a_star", depth=7, **recorded)
+        return chosen(some, situation(1, 3))
+
+    assert best() == ["go left"]
+    assert best(recorded_actions=("dance", "go right", "take coin")) == ["go right"]
+    # What the present state has refused is not tried again.
+    some = planner(
+        InOrder("dance"), method="a_star", recorded_actions=("go right", "take coin")
+    )
+    at = situation(3, 3, refused=["take coin"])
+    assert chosen(some, at) != ["take coin"]
 
 
 def test_won_episodes_lead_a_star_to_a_win_in_fewer_dreamed_steps():

@@ -74,3 +74,31 @@ def test_each_task_is_dreamed_as_often_as_set(tmp_path, monkeypatch, capsys):
         "dreamed: 5 of 8 dreamed episodes were won, in 3 of 4 tasks; 1 broke"
         in capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize(("steps", "searched"), [(0, 0), (4, 0), (60, 4)])
+def test_a_search_wins_what_the_policy_never_draws(
+    tmp_path, monkeypatch, capsys, steps, searched
+):
+    """A policy that only goes left wins nothing; recorded actions lead to the coin."""
+    tasks = [t for t in doubles.tasks("train") if len(doubles.expert(t).transitions) > 2]
+    tasks = tasks[:4]
+    others = [doubles.expert(t) for t in doubles.tasks("train")[4:8]]
+    monkeypatch.setattr(imitation, "read", lambda _: (others, []))
+    policy = doubles.Scripted(lambda *_: "go left")
+    settings = {
+        "env.id": "tests.doubles:Corridor",
+        "expert_iteration.search_steps": steps,
+    }
+    with Run(tmp_path / "run", preset("tiny", settings)) as run:
+        run.mark("collect", {"max_episode_steps": 14})
+        world = doubles.Known(ReplayMemory())
+        won = imitation.dreamed_wins(run, world, policy, tasks, "dreamed")
+        assert imitation.dreamed_wins(run, world, policy, tasks, "dreamed") == won
+    assert len(won) == searched
+    for e in won:  # the dream knows the rules, so that its shortest win is the expert's
+        assert [t.action for t in e.transitions] == doubles.plan(e.task.initial_state)
+        assert e.success
+        assert e.transitions[-1].terminated
+    line = f"dreamed: a search in the dream won {searched} of the other 4 tasks"
+    assert (line in capsys.readouterr().err) == bool(steps)

@@ -64,13 +64,14 @@ def test_a_star_reads_what_the_run_has_won(folders, monkeypatch):
     monkeypatch.setattr(planning, "read", lambda _: ([won, lost], []))
     made = []
 
-    def make(policy, dreams, plan, *, won_actions):
-        made.append((plan.method, won_actions))
-        return PlanningPolicy(policy, dreams, plan, won_actions=won_actions)
+    def make(policy, dreams, plan, **recorded):
+        made.append((plan.method, recorded))
+        return PlanningPolicy(policy, dreams, plan, **recorded)
 
     monkeypatch.setattr(planning, "PlanningPolicy", make)
     for method in ("a_star", "puct"):
         plan = dataclasses.replace(run.config.evaluate.plan, method=method)
         planning.planning_policy(run, doubles.policy(), plan, stage="s", folder="")
     actions = ["go right", "go right", "take coin"]
-    assert made == [("a_star", [actions]), ("puct", [])]
+    recorded = {"won_actions": [actions], "recorded_actions": ()}
+    assert made == [("a_star", recorded), ("puct", {})]

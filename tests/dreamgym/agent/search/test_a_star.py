@@ -40,8 +40,22 @@ def turns(graph, place):
     return out
 
 
-def search(graph, *, past=(), depth=9, plans=(), weight=1.0, limit=99, lost=(), bad=()):
-    """Return the search, and the steps that it took in the dream, in order."""
+def search(
+    graph,
+    *,
+    past=(),
+    depth=9,
+    plans=(),
+    weight=1.0,
+    limit=99,
+    lost=(),
+    bad=(),
+    doubtful=(),
+):
+    """Return the search, and the steps that it took in the dream, in order.
+
+    The dream answers with confidence 0.5 where a step leads to a `doubtful` place.
+    """
     at = Snapshot(TASK, tuple(past), ("a",))
     won = WonPlans([[to(place) for place in plan] for plan in plans])
     result = AStar(at, turns(graph, "a"), depth=depth, plans=won, weight=weight)
@@ -51,7 +65,10 @@ def search(graph, *, past=(), depth=9, plans=(), weight=1.0, limit=99, lost=(), 
         taken.append(f"{edge.parent.state[0]}-{name}")
         error = "malformed" if name in bad else None
         ended = name == GOAL or name in lost or error is not None
-        node = result.record(Step((name,), {}, ended, False, name == GOAL, error))
+        step = Step((name,), {}, ended, False, name == GOAL, error)
+        if name in doubtful:
+            step = step._replace(confidence=0.5)
+        node = result.record(step)
         if node is not None:
             result.extend(turns(graph, name))
     return result, taken
@@ -67,6 +84,47 @@ def test_the_shortest_path_is_found_and_nothing_dearer_is_dreamed():
     # Both actions of a cost 1 + log 2 = 1.69, the goal behind d 1 more: 2.69. Those of
     # b cost 1.69 more, 3.39: they are never dreamed.
     assert taken == ["a-b", "a-d", f"d-{GOAL}"]
+
+
+def test_a_path_of_which_the_dream_is_sure_may_be_longer():
+    # A doubtful answer costs log 2 = 0.69 more. Over d 1.69 + 1 = 2.69, over b and c
+    # 1.69 + 1 + 1 = 3.69: one answer in doubt is less than a step.
+    graph = GRAPH | {"b": {"c": 1.0}}
+    assert chosen(graph, doubtful=["d"]) == to("d")
+    result, _ = search(graph, doubtful=["d"])
+    assert result._win.cost == pytest.approx(2 + 2 * math.log(2))
+    assert chosen(graph, doubtful=["d", GOAL]) == to("d")
+    longer = graph | {"d": {"e": 1.0}, "e": {"f": 1.0}, "f": {GOAL: 1.0}}
+    # Over d, e and f 4.69, over b and c 3.69; with b and c in doubt 5.08.
+    assert chosen(longer) == to("b")
+    assert chosen(longer, doubtful=["b", "c"]) == to("d")
+
+
+def test_the_search_goes_on_past_a_win_that_an_open_action_may_undercut():
+    graph = {"a": {"b": 1.0, "d": 1.0}, "b": {"c": 1.0}, "c": {GOAL: 1.0}}
+    graph |= {"d": {"win": 1.0}, "win": {}}
+    at = Snapshot(TASK, (), ("a",))
+    result = AStar(at, turns(graph, "a"), depth=9, plans=WonPlans())
+    taken = []
+    while (edge := result.pop()) is not None:
+        name = edge.turn.action.split()[0]
+        taken.append(name)
+        won = name in ("win", GOAL)
+        confidence = 0.1 if name == "win" else 1.0
+        step = Step((name,), {}, won, False, won, confidence=confidence)
+        if (node := result.record(step)) is not None:
+            assert node.at.state == (name,)
+            result.extend(turns(graph, name))
+    # Over d 1.69 + 1 + log 10 = 4.99, over b and c 1.69 + 1 + 1 = 3.69.
+    assert taken == ["b", "d", "c", "win", GOAL]
+    assert [e.turn.action for e in result.path()] == [to("b"), to("c"), to(GOAL)]
+
+
+def test_the_path_of_a_win_is_complete_and_empty_without_one():
+    result, _ = search(GRAPH)
+    assert [e.turn.action for e in result.path()] == [to("d"), to(GOAL)]
+    assert [e.parent.state for e in result.path()] == [("a",), ("d",)]
+    assert search(GRAPH, depth=1)[0].path() == []
 
 
 @pytest.mark.parametrize(("likely", "first"), [(99.0, "b"), (9.0, "b"), (4.0, "d")])
