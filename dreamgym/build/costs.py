@@ -27,6 +27,11 @@ PLANNED = 0.5
 """Share of the steps that plans may dream which they do: episodes end, and candidates
 are equal (15 to 20 steps of 32 on the default games)."""
 
+SEARCHED = 0.3
+"""Share of the steps that searches of expert iteration may dream which they do: tasks
+are won without one, and a search ends with its win (the default games without an
+expert, three rounds)."""
+
 UNCACHED = 0.6
 """Share of the steps that a rollout may have whose question was not asked before."""
 
@@ -125,6 +130,14 @@ def plan_cost(
     """Return the cost of what a plan dreams in so many real steps."""
     dreamed = PLANNED * plan.simulations * plan.depth
     return dream_cost(config, workload, steps * dreamed)
+
+
+def dreamed_wins_cost(config: RunConfig, workload: Workload, rounds: int) -> Cost:
+    """Return what the rollouts of these rounds dream at most, and their searches."""
+    c = config.expert_iteration
+    steps_per_task = c.rollouts_per_task * workload.max_steps
+    steps_per_task += SEARCHED * c.search_steps
+    return dream_cost(config, workload, rounds * c.tasks * steps_per_task)
 
 
 def dream_cost(config: RunConfig, workload: Workload, steps: float | int) -> Cost:

@@ -1,8 +1,9 @@
 """Stage: expert iteration in the dream (arXiv:1705.08439; STaR, arXiv:2203.14465).
 
-tasks -> rollouts in the dream -> won episodes without their detours -> a fit from the
-initial policy on these and the real demonstrations -> the next round. Where the policy
-wins less than random players did, one that imitates these plays as well.
+tasks -> rollouts in the dream, and a search for a win in what they do not win -> won
+episodes without their detours -> a fit from the initial policy on these and the real
+demonstrations -> the next round. Where the policy wins less than random players did,
+one that imitates these plays as well.
 
 No real step is spent on demonstrations: the dream is where they are found, and tasks of
 which nothing was collected have some, too. Each round fits from the same initial
@@ -14,7 +15,7 @@ from typing import Any
 from dreamgym.agent.demonstrations import random_success
 from dreamgym.agent.policy import Policy
 from dreamgym.build import chat as run_chat
-from dreamgym.build.costs import dev_games, dream_cost, game_seconds
+from dreamgym.build.costs import dev_games, dreamed_wins_cost, game_seconds
 from dreamgym.build.episodes import imitated_episodes, known_solutions, read
 from dreamgym.build.experience import load_experience, read_scorecard, remedy_folder
 from dreamgym.build.imitation import (
@@ -172,15 +173,14 @@ def _iterate(
 
 
 def cost(config: RunConfig, workload: Workload) -> Cost:
-    """Return what the rollouts and the fits of all rounds take, without an explorer.
+    """Return what the dreamed steps and the fits of all rounds take.
 
-    Few runs need one; it takes as much again at most.
+    An explorer is left out: few runs need one, and it takes as much again at most.
     """
     c = config.expert_iteration
     if not c.rounds or config.train.environment == "real":
         return Cost(disk=workload.model_bytes)
-    steps = c.rounds * c.tasks * c.rollouts_per_task * workload.max_steps
-    dreamed = dream_cost(config, workload, steps)
+    dreamed = dreamed_wins_cost(config, workload, c.rounds)
     fit = workload.fit(1.1 * c.rounds * 2 * config.bc.fit.steps)
     games = dev_games(config, workload) * game_seconds(workload)
     return fit._replace(

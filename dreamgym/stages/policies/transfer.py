@@ -17,7 +17,7 @@ from dreamgym.build.costs import (
     DREAMED_STEP,
     REAL_STEP,
     dev_games,
-    dream_cost,
+    dreamed_wins_cost,
     game_seconds,
     loop_memory,
     loop_steps,
@@ -243,9 +243,8 @@ def _iteration_cost(
         return fit
     refits = config.transfer.iteration.refit_share * config.pretrain.fit.steps
     refit = workload.fit(1.1 * rounds * refits)
-    steps = rounds * c.tasks * c.rollouts_per_task * workload.max_steps
     plan = config.transfer.iteration.plan
-    parts = [dream_cost(config, workload, steps)]
+    parts = [dreamed_wins_cost(config, workload, rounds)]
     if plan.method != "none":
         parts.append(plan_cost(config, workload, plan, budget))
     return fit._replace(

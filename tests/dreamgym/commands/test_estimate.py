@@ -501,6 +501,12 @@ def test_what_a_server_is_asked_by_hand():
     assert result.requests == pytest.approx(1.5 * answers)
     assert result.tokens == pytest.approx(100 * answers)
     assert result.cost == pytest.approx(0.01 * answers)
+    searching = dataclasses.replace(
+        config, expert_iteration=dataclasses.replace(c, search_steps=10)
+    )
+    searched = 0.6 * c.rounds * c.tasks * 0.3 * 10
+    requests = estimate_run(searching, served, fine_tune=False).requests
+    assert requests == pytest.approx(1.5 * (answers + searched))
     local = estimate_run(tiny(), served, fine_tune=False)
     assert local.requests == local.cost == 0
     stages = ("fidelity", "dream_check", "expert_iteration", "train")
