@@ -20,6 +20,7 @@ from dreamgym.agent.search.batch import Dream, Noise, Search
 from dreamgym.agent.search.tree_search import Tree
 from dreamgym.agent.shield import Shield, valid_shield
 from dreamgym.envs.vector import Snapshot
+from worldmodel.data.records import State
 
 
 @dataclasses.dataclass
@@ -70,7 +71,9 @@ class PlanningPolicy:
         self.policy, self.make_dream, self._plan = policy, make_dream, config
         self._won_plans, self._observe = WonPlans(won_actions), observe
         self._recorded = recorded_actions
-        self._grammar = policy.grammar(1.0) if recorded_actions else None
+        self._grammar = policy.grammar(1.0) if config.method == "a_star" else None
+        self._planned: dict[tuple[str, tuple[str, ...], State], str] = {}
+        """The next action of a win that "a_star" found, by task, past and state."""
         self.counts = PlanCounts()
 
     @property
@@ -122,9 +125,10 @@ class PlanningPolicy:
         for turn, situation in zip(first_turns, situations, strict=True):
             others = [next(draws) for _ in range(self._plan.simulations - 1)]
             turns = [turn, *(_kept_to_list(situation, t) for t in others)]
-            turns += self._recorded_turns(situation)
+            turns += self._given_turns(situation)
             usable = self._usable(situation, turns)
-            candidates.append(usable or [turn])
+            planned = [t for t in usable if t.action == self._planned_action(situation)]
+            candidates.append(planned[:1] or usable or [turn])
         search = Search(
             self.policy,
             self.make_dream,
@@ -137,6 +141,10 @@ class PlanningPolicy:
         chosen = search.choose([_snapshot(s) for s in situations], candidates)
         if self._observe is not None:
             self._observe(search.trees)
+        for path in search.won_paths:
+            for edge in path[1:]:
+                at = edge.parent
+                self._planned[at.task.id, at.past, at.state] = edge.turn.action
         self.counts.steps += len(situations)
         self.counts.dreamed_steps += search.dreamed_steps
         self.counts.overruled += sum(
@@ -144,13 +152,25 @@ class PlanningPolicy:
         )
         return chosen
 
-    def _recorded_turns(self, situation: Situation) -> list[Turn]:
-        """Return the recorded actions as turns of the policy, if it can write them."""
+    def _planned_action(self, situation: Situation) -> str | None:
+        """Return the next action of a win found before, if all came as it was dreamed.
+
+        A search that began here would find the rest of that win again.
+        """
+        where = situation.task.id, tuple(situation.past), situation.state
+        return self._planned.get(where)
+
+    def _given_turns(self, situation: Situation) -> list[Turn]:
+        """Return the recorded and the planned actions as turns of the policy.
+
+        Those that it cannot write are left out.
+        """
         if self._grammar is None:
             return []
+        planned = self._planned_action(situation)
         turns = (
             given_turn(self.policy, self._grammar, situation, action)
-            for action in self._recorded
+            for action in (*self._recorded, *([planned] if planned else []))
         )
         return [turn for turn in turns if turn is not None]
 

@@ -93,6 +93,8 @@ class Search:
         self._won_plans, self._recorded = won_plans, recorded
         self.dreamed_steps = 0
         self.trees: list[Tree] = []
+        self.won_paths: list[list[Edge]] = []
+        """The cheapest win of each situation by "a_star", empty without one."""
 
     def choose(
         self, at: Sequence[Snapshot], candidates: Sequence[Sequence[Turn]]
@@ -201,6 +203,7 @@ class Search:
         searches = self._searches(at, [_distinct(turns) for turns in candidates])
         searched = [i for i, s in enumerate(searches) if len(s.root.turns) > 1]
         self._search(searches, searched, self._config.simulations * self._config.depth)
+        self.won_paths = [s.path() for s in searches]
         return [s.choice() for s in searches]
 
     def wins(self, at: Sequence[Snapshot], steps: int) -> list[list[Edge]]:

@@ -312,6 +312,30 @@ def test_a_star_tries_recorded_actions_that_the_policy_never_draws():
     assert chosen(some, at) != ["take coin"]
 
 
+def test_a_win_that_comes_as_it_was_dreamed_is_not_searched_again():
+    def dreamed_steps(*acted, actions=()):
+        """The dreamed steps of two turns; `acted` is what really happened between."""
+        some = planner(
+            InOrder("go left", "take coin"),
+            method="a_star",
+            depth=7,
+            recorded_actions=("go right", "take coin"),
+        )
+        start = situation(1, 3)
+        assert chosen(some, start) == ["go right"]
+        searched = some.counts.dreamed_steps
+        at = doubles.task(1 + len(acted), 3, 6).initial_state
+        later = start._replace(past=acted, state=at, past_states=(start.state,))
+        assert chosen(some, later) == list(actions)
+        return searched, some.counts.dreamed_steps - searched
+
+    first, second = dreamed_steps("go right", actions=["go right"])
+    assert first > 0
+    assert second == 0
+    # Another action came before: what was planned does not say what follows.
+    assert dreamed_steps("dance", actions=["go right"])[1] > 0
+
+
 def test_won_episodes_lead_a_star_to_a_win_in_fewer_dreamed_steps():
     def dreamed(won_actions, **settings):
         # From room 1 the coin is five steps to the right.
