@@ -116,7 +116,7 @@ def default() -> RunConfig:
             real_transitions=1500,
             method="expert_iteration",
         ),
-        planner=PlanConfig(method="mpc"),
+        planner=PlanConfig(method="a_star", depth=8, simulations=4),
     )
 
 
