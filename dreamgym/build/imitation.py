@@ -103,9 +103,7 @@ def searched_wins(
     if not c.search_steps or not tasks:
         return []
     episodes = read(run)[0]
-    plan = PlanConfig(
-        method="a_star", depth=dreams.max_steps, simulations=SEARCH_DRAWS
-    )
+    plan = PlanConfig(method="a_star", depth=dreams.max_steps, simulations=SEARCH_DRAWS)
     recorded, plans = frequent_actions(episodes), WonPlans(won_actions(episodes))
     key = jax.random.key(content_seed(run.config.seed, f"{name}/search"))
     won: list[Episode] = []

@@ -207,7 +207,7 @@ class AStar:
             self._push(edge, entry.first, entry.lengths, entry)
 
     def path(self) -> list[Edge]:
-        """Return the actions of the cheapest win so far, in order; empty without one."""
+        """Return the cheapest win so far, in order; empty without one."""
         out, entry = list[Edge](), self._win
         while entry is not None:
             out.append(entry.edge)

@@ -242,10 +242,10 @@ class Search:
             edges = {i: edge for i, edge in popped if edge is not None}
             if not edges:
                 break
-            steps = self._take(edges.values())
+            taken = self._take(edges.values())
             arrived = (
                 (i, searches[i].record(step))
-                for i, step in zip(edges, steps, strict=True)
+                for i, step in zip(edges, taken, strict=True)
             )
             nodes = {i: node for i, node in arrived if node is not None}
             for i, turns in self._draw(nodes).items():

@@ -27,8 +27,8 @@ def frequent_actions(episodes: Sequence[Episode]) -> tuple[str, ...]:
     counts: Counter[str] = Counter()
     for e in episodes:
         counts.update({t.action for t in e.transitions if not is_invalid(t)})
-    least = max(2.0, MIN_SHARE * len(episodes))
-    return tuple(a for a, n in counts.most_common(MAX_ACTIONS) if n >= least)
+    minimum = max(2.0, MIN_SHARE * len(episodes))
+    return tuple(a for a, n in counts.most_common(MAX_ACTIONS) if n >= minimum)
 
 
 def with_recorded(turns: Sequence[Turn], actions: Sequence[str]) -> list[Turn]:

@@ -81,7 +81,9 @@ def test_a_search_wins_what_the_policy_never_draws(
     tmp_path, monkeypatch, capsys, steps, searched
 ):
     """A policy that only goes left wins nothing; recorded actions lead to the coin."""
-    tasks = [t for t in doubles.tasks("train") if len(doubles.expert(t).transitions) > 2]
+    tasks = [
+        t for t in doubles.tasks("train") if len(doubles.expert(t).transitions) > 2
+    ]
     tasks = tasks[:4]
     others = [doubles.expert(t) for t in doubles.tasks("train")[4:8]]
     monkeypatch.setattr(imitation, "read", lambda _: (others, []))

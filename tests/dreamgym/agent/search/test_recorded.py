@@ -41,7 +41,12 @@ def test_rare_actions_and_too_many_are_left_out():
 
 
 def test_recorded_actions_follow_what_the_policy_draws():
-    drawn = [turn("go left"), turn("go left"), turn("", sampled=(False,)), turn("dance")]
+    drawn = [
+        turn("go left"),
+        turn("go left"),
+        turn("", sampled=(False,)),
+        turn("dance"),
+    ]
     candidates = with_recorded(drawn, ["dance", "take coin"])
     assert [t.action for t in candidates] == ["go left", "dance", "take coin"]
     assert [t.given for t in candidates] == [False, False, True]
