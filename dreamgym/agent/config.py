@@ -12,7 +12,7 @@ WRITERS = ("rule", "teacher", "policy")
 FLOORS = ("random", "expert")
 """Actors that nobody trained, by the names of their rows (floors.py)."""
 
-PLANS = ("none", "best-of-n", "mpc", "puct", "a_star")
+PLANS = ("none", "best-of-n", "mpc", "puct", "a_star", "auto")
 """How a policy plans at play (planning.py)."""
 ACTIONS = ("text", "json")
 """What a policy may write as an action."""
@@ -135,7 +135,10 @@ class PlanConfig:
     sequences is taken ("mpc", model predictive control); the most visited action of a
     tree search with the policy as prior is taken ("puct"); the first action of the
     cheapest win that A* finds is taken ("a_star"), where a step costs 1 minus the
-    policy's log-probability of its action."""
+    policy's log-probability of its action. "auto" is "a_star", with half of the
+    simulations and twice the depth, where at most a tenth of the scorecard's
+    transitions reveal something, else "mpc": where a step shows what nothing has said
+    before, a search finds the dream's inventions."""
     depth: int = 4
     """Dreamed steps of a sequence, at most; the step limit of an episode ends it too.
     Errors of the dream add up over them."""

@@ -67,7 +67,13 @@ class PlanningPolicy:
           recorded_actions: what "a_star" tries besides the policy's draws
             (search/recorded.py).
           observe: is called with the trees of each search of "puct".
+
+        Raises:
+          ValueError: the method is "auto", which a run decides
+            (build.planning.chosen_plan).
         """
+        if config.method == "auto":
+            raise ValueError('method "auto" must be decided before: "mpc" or "a_star"')
         self.policy, self.make_dream, self._plan = policy, make_dream, config
         self._won_plans, self._observe = WonPlans(won_actions), observe
         self._recorded = recorded_actions

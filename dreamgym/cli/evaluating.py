@@ -33,7 +33,8 @@ def add_evaluate_options(command: argparse.ArgumentParser) -> None:
         "--plan",
         choices=PLANS[1:],
         help="continue each candidate action in the dream (best-of-n), sample whole "
-        "sequences (mpc), search a tree (puct), or the cheapest win (a_star)",
+        "sequences (mpc), search a tree (puct), or the cheapest win (a_star); auto is "
+        "a_star or mpc, as the environment is",
     )
     add(
         "--policy",

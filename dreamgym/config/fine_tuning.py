@@ -25,7 +25,8 @@ class RealIterationConfig:
     plan: PlanConfig = PlanConfig()
     """Whether the policy of `s2r` plans in the dream while it plays in the real
     environment, and how. What was won with a plan is imitated, so that the policy
-    learns it; the controls have no dream to plan in."""
+    learns it; the controls have no dream to plan in. "auto" plans only where it means
+    "a_star"."""
 
     def __post_init__(self):
         if self.rounds < 1 or not 0 <= self.refit_share <= 1:
@@ -58,7 +59,8 @@ class TransferConfig(LoopConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.iteration.plan.method != "none" and self.method != "expert_iteration":
+        plans = self.iteration.plan.method not in ("none", "auto")
+        if plans and self.method != "expert_iteration":
             raise ValueError(
                 "iteration.plan needs method 'expert_iteration': the turns of a plan "
                 f"are not the policy's own, got {self.method!r}"

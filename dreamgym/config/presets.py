@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from curriculum.config import CurriculumConfig
 from dreamgym.agent.config import BranchConfig, CollectConfig, PlanConfig
-from dreamgym.config.fine_tuning import TransferConfig
+from dreamgym.config.fine_tuning import RealIterationConfig, TransferConfig
 from dreamgym.config.overrides import changed_by
 from dreamgym.config.settings import RunConfig
 from dreamgym.config.stages import (
@@ -115,8 +115,9 @@ def default() -> RunConfig:
             tasks_per_update=12,
             real_transitions=1500,
             method="expert_iteration",
+            iteration=RealIterationConfig(plan=PlanConfig(method="auto")),
         ),
-        planner=PlanConfig(method="a_star", depth=8, simulations=4),
+        planner=PlanConfig(method="auto"),
     )
 
 

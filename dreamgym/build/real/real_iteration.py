@@ -28,7 +28,11 @@ from dreamgym.build.episodes import (
 )
 from dreamgym.build.experience import load_experience, remedy_folder
 from dreamgym.build.imitation import dreamed_wins, fit_demonstrations
-from dreamgym.build.planning import planning_policy, planning_session
+from dreamgym.build.planning import (
+    chosen_plan,
+    planning_policy,
+    planning_session,
+)
 from dreamgym.build.real.environments import dreamable_tasks, real_envs, training_tasks
 from dreamgym.build.refit import can_refit, refit
 from dreamgym.evaluation import evaluate
@@ -72,9 +76,8 @@ def iterate(
         won = [*collected, *shortened_wins(played)]
         player: Policy | PlanningPolicy = policy
         if dreams:
-            player = planning_policy(
-                run, policy, c.transfer.iteration.plan, stage=name, folder=model_folder
-            )
+            plan = chosen_plan(run, c.transfer.iteration.plan, otherwise="none")
+            player = planning_policy(run, policy, plan, stage=name, folder=model_folder)
         unsolved = _unsolved(tasks, won)
         played = play_round(run, folder, player, unsolved, played, limit, reserve)
         new_wins = shortened_wins(played)

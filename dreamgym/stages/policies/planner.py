@@ -12,6 +12,7 @@ from dreamgym.build.models import load_policy, save_policy
 from dreamgym.build.planning import (
     OFF,
     PLANNER,
+    chosen_plan,
     paid_folder,
     planning_policy,
     why_without_plan,
@@ -72,7 +73,7 @@ def body(run: Run) -> dict[str, Any]:
             "it does not plan: the environment draws lots, and no dev games were played"
         )
         return {"kept": START, "note": note}
-    return {"kept": PLANNER} | numbers
+    return {"kept": PLANNER, "method": chosen_plan(run, plan).method} | numbers
 
 
 def cost(config: RunConfig, workload: Workload) -> Cost:

@@ -14,7 +14,7 @@ from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.envs.vector import RealVectorEnv
 from tests import doubles
 
-METHODS = [m for m in PLANS if m != "none"]
+METHODS = [m for m in PLANS if m not in ("none", "auto")]
 
 
 class Aimless(doubles.Scripted):

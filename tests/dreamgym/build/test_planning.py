@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from dreamgym.agent.config import PlanConfig
 from dreamgym.agent.planning import PlanningPolicy
 from dreamgym.build import planning
 from dreamgym.build.experience import REMEDY
@@ -75,3 +76,27 @@ def test_a_star_reads_what_the_run_has_won(folders, monkeypatch):
     actions = ["go right", "go right", "take coin"]
     recorded = {"won_actions": [actions], "recorded_actions": ()}
     assert made == [("a_star", recorded), ("puct", {})]
+
+
+@pytest.mark.parametrize(
+    ("reveals", "method"), [(0, "a_star"), (10, "a_star"), (11, "mpc")]
+)
+def test_auto_searches_by_a_star_where_little_is_revealed(folders, reveals, method):
+    run, _ = folders
+    rate = {"mean": 0.9, "count": 99}
+    exact = {"predictable": rate, "all": {"count": 100}, "reveal": {"count": reveals}}
+    card = {"exact": exact, "reward": {"recall": rate}, "done": {"recall": rate}}
+    run.write_json("fidelity.json", card)
+    auto = PlanConfig(method="auto", depth=5, simulations=7, discount=0.9)
+    plan = planning.chosen_plan(run, auto)
+    searches = (10, 3) if method == "a_star" else (5, 7)
+    assert (plan.method, plan.depth, plan.simulations) == (method, *searches)
+    assert plan.discount == 0.9
+    for other in (PlanConfig(), PlanConfig(method="puct")):
+        assert planning.chosen_plan(run, other) == other
+
+
+def test_a_planner_is_not_made_before_auto_is_decided():
+    dreams = planning.Dreams(doubles.RuleModel(), 7)
+    with pytest.raises(ValueError, match="decided"):
+        PlanningPolicy(doubles.policy(), dreams, PlanConfig(method="auto"))

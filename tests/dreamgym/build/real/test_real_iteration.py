@@ -232,6 +232,28 @@ def test_the_policy_plans_in_the_model_of_its_round_and_the_control_does_not(
     assert planned > plain + 3  # the dream is true here
 
 
+@pytest.mark.usefixtures("unfitted")
+@pytest.mark.parametrize(("reveals", "plans"), [(10, True), (11, False)])
+def test_auto_plans_real_play_only_where_little_is_revealed(
+    run, monkeypatch, reveals, plans
+):
+    set_iteration(run, rounds=1, plan=PlanConfig(method="auto", simulations=16))
+    rate = {"mean": 0.9, "count": 99}
+    exact = {"predictable": rate, "all": {"count": 100}, "reveal": {"count": reveals}}
+    card = {"exact": exact, "reward": {"recall": rate}, "done": {"recall": rate}}
+    run.write_json("fidelity.json", card)
+    methods = []
+
+    def plan_with(run, policy, plan, **_):
+        del run
+        methods.append(plan.method)
+        return policy
+
+    monkeypatch.setattr(real_iteration, "planning_policy", plan_with)
+    iterate(run, "s2r", warm(), steps=100, dreams=True)
+    assert methods == ["a_star" if plans else "none"]
+
+
 FEW = doubles.tasks("train")[20:24]
 
 

@@ -173,7 +173,11 @@ def test_it_is_compared_with_the_games_of_the_policy_that_s2r_is(make_run):
             {"dream_check": {"refused": "the dream is wrong", "forced": False}},
             {"kept": "s2r", "note": "it does not plan: the dream is wrong"},
         ),
-        ({"train.monitor.real_eval_every": 0}, {}, {"kept": "planner"}),
+        (
+            {"train.monitor.real_eval_every": 0},
+            {},
+            {"kept": "planner", "method": "mpc"},
+        ),
         (
             {"train.monitor.real_eval_every": 0},
             {"collect": {"max_episode_steps": LIMIT, "deterministic": False}},
