@@ -101,7 +101,7 @@ def planning_policy(
     plan = chosen_plan(run, plan)
     if plan.method == "none":
         return policy
-    # Confidence decides nothing here, so that it need not be calibrated.
+    # Plans compare confidences with each other only: they need not be calibrated.
     experience = load_experience(run, stage=stage, folder=folder)
     dreams = Dreams(experience, step_limit(run))
     if plan.method != "a_star":

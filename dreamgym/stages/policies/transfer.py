@@ -245,7 +245,7 @@ def _iteration_cost(
     refit = workload.fit(1.1 * rounds * refits)
     plan = config.transfer.iteration.plan
     parts = [dreamed_wins_cost(config, workload, rounds)]
-    if plan.method != "none":
+    if plan.method not in ("none", "auto"):  # "auto" plans here in few environments
         parts.append(plan_cost(config, workload, plan, budget))
     return fit._replace(
         seconds=fit.seconds + refit.seconds + sum(p.seconds for p in parts),
