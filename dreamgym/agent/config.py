@@ -135,7 +135,8 @@ class PlanConfig:
     sequences is taken ("mpc", model predictive control); the most visited action of a
     tree search with the policy as prior is taken ("puct"); the first action of the
     cheapest win that A* finds is taken ("a_star"), where a step costs 1 minus the
-    policy's log-probability of its action. "auto" is "a_star", with half of the
+    policy's log-probability of its action, minus the log of the dream's confidence in
+    its answer. "auto" is "a_star", with half of the
     simulations and twice the depth, where at most a tenth of the scorecard's
     transitions reveal something, else "mpc": where a step shows what nothing has said
     before, a search finds the dream's inventions."""

@@ -1,5 +1,7 @@
 """The dream: a batch and a single view over an experience model."""
 
+import math
+
 import pytest
 
 from dreamgym.envs.dream import DreamEnv, DreamVectorEnv, UncertaintyGate
@@ -168,6 +170,11 @@ def unsure(confidence, **settings):
     )
     envs.reset(options={"tasks": TASKS[:2]})
     return envs
+
+
+def test_a_step_has_the_confidence_of_its_answer_or_1_where_it_has_none():
+    steps = unsure({"go right": 0.4, "go left": math.nan}).step(["go right", "go left"])
+    assert [s.confidence for s in steps] == [0.4, 1.0]
 
 
 def test_an_answer_below_the_threshold_cuts_its_trajectory_unscored():

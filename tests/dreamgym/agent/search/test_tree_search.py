@@ -7,6 +7,7 @@ import pytest
 from dreamgym.agent.search.tree_search import (
     EXPLORATION,
     Tree,
+    candidate_priors,
     reward_of,
     sibling_pairs,
 )
@@ -44,6 +45,16 @@ def visit(search, index, reward, *, value=0.0, error=None):
 def test_priors_are_the_probabilities_under_the_policy():
     edges = tree(turn("go left", math.log(0.2)), turn("go right", math.log(0.6)))
     assert [e.prior for e in edges.root.edges] == pytest.approx([0.25, 0.75])
+
+
+def test_priors_of_what_the_policy_did_not_draw_are_those_of_half_a_draw_of_eight():
+    given = turn("dance")._replace(given=True, logp=())
+    drawn = turn("go left", math.log(0.2)), turn("go right", math.log(0.6))
+    # 0.25, 0.75 and 1/16, over their sum 17/16.
+    assert candidate_priors([*drawn, given]) == pytest.approx(
+        [0.25 * 16 / 17, 0.75 * 16 / 17, 1 / 17]
+    )
+    assert candidate_priors([given, given]) == pytest.approx([0.5, 0.5])
 
 
 def test_a_score_by_hand():
