@@ -60,7 +60,7 @@ def dreamed_wins(
         return shortened_wins(recorded_episodes(path))
     if not tasks:
         return []
-    c, seed = run.config.expert_iteration, content_seed(run.config.seed, name)
+    c, seed = run.config.expert_iteration, content_seed(run.config.policy_seed, name)
     order = np.random.default_rng(seed).permutation(len(tasks))
     drawn = [tasks[i] for i in order[: c.tasks].tolist()]
     dreams = Dreams(experience, step_limit(run), uncertainty_gate(run, folder))
@@ -105,7 +105,7 @@ def searched_wins(
     episodes = read(run)[0]
     plan = PlanConfig(method="a_star", depth=dreams.max_steps, simulations=SEARCH_DRAWS)
     recorded, plans = frequent_actions(episodes), WonPlans(won_actions(episodes))
-    key = jax.random.key(content_seed(run.config.seed, f"{name}/search"))
+    key = jax.random.key(content_seed(run.config.policy_seed, f"{name}/search"))
     won: list[Episode] = []
     with run.progress_report(f"{name}, searched", len(tasks), "task") as report:
         for first in range(0, len(tasks), SLOTS):
@@ -160,4 +160,5 @@ def fit_demonstrations(
     draws = early.draws(fit, examples, names)
     if draws > 1:
         examples = early.bc_examples(policy, demonstrations, draws=draws, names=names)
-    return policy.replace(fit_model(run, name, policy.model, examples, fit, ()))
+    seed = run.config.policy_seed
+    return policy.replace(fit_model(run, name, policy.model, examples, fit, (), seed))

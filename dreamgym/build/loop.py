@@ -161,7 +161,8 @@ def reinforce(
 
 def _seed(run: Run, name: str) -> int:
     """Return the seed of a loop; each round of a policy, NAME/round-n, has its own."""
-    return content_seed(run.config.seed, name) if "/" in name else run.config.seed
+    seed = run.config.policy_seed
+    return content_seed(seed, name) if "/" in name else seed
 
 
 def _checkpoint(

@@ -120,7 +120,7 @@ class LoopCheckpoint:
             config.memory.additions_per_update,
             config.memory.min_confidence,
         )
-        self._seed = config.seed
+        self._seed = config.policy_seed
         self._writer = checkpoint.CheckpointWriter(directory)
         self._additions = MemoryAdditions(directory / "memory_additions.jsonl")
 

@@ -153,10 +153,13 @@ def fit_model(
     examples: list[Example],
     fit: FitConfig,
     held_out: Sequence[Example],
+    seed: int | None = None,
 ) -> Model:
     """Fit a model under a name, with checkpoints, progress display and curve.
 
-    The curve has the loss of the `held_out` examples, which decides nothing.
+    Args:
+      held_out: examples whose loss the curve has; it decides nothing.
+      seed: that of the order of the examples; None: the run's.
     """
     directory = run.path(f"checkpoints/{name}")
     with run.progress_report(name, fit.steps) as report:
@@ -164,7 +167,7 @@ def fit_model(
             model,
             examples,
             fit,
-            seed=run.config.seed,
+            seed=run.config.seed if seed is None else seed,
             directory=directory,
             held_out=held_out,
             progress=report,

@@ -30,6 +30,7 @@ from dreamgym.config.stages import (
 )
 from dreamgym.rewards.reward_model_config import RewardModelConfig
 from dreamgym.rl.dpo_config import DPOConfig
+from worldmodel.data.hashing import content_seed
 from worldmodel.experience.config import EnsembleConfig, ExperienceConfig
 
 
@@ -93,6 +94,13 @@ class RunConfig:
                 "memory.encoder = hidden_state goes by a model that has read "
                 "something: give a model directory, or go on from a run"
             )
+
+    @property
+    def policy_seed(self) -> int:
+        """The seed of trainings after the warm start."""
+        if not self.train.seed:
+            return self.seed
+        return content_seed(self.seed, f"training {self.train.seed}")
 
     def _check_server(self):
         """Check what a server, which is not fitted, can do."""

@@ -356,6 +356,10 @@ class TrainConfig(LoopConfig):
     policy before it. The importance ratio of the surrogate corrects for that, and the
     metric `sampler_kl` says how far the policies are apart. 1 needs the dream, and one
     device or some of its own for the rollouts (--rollout-mesh)."""
+    seed: int = 0
+    """Which training of a warm start this is: expert iteration, updates and fine-tuning
+    draw other noise with another number. Trainings that differ in it alone show how
+    much of a result is chance (`scripts/studies/trainings.toml`)."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -364,6 +368,8 @@ class TrainConfig(LoopConfig):
             raise ValueError(
                 f"environment must be one of {ENVIRONMENTS}, got {self.environment!r}"
             )
+        if self.seed < 0:
+            raise ValueError(f"seed must be >= 0, got {self.seed}")
         problem = self.reward.dream_problem()
         if self.environment == "dream" and problem is not None:
             raise ValueError(f"environment = dream: reward.{problem}")

@@ -10,6 +10,8 @@ from dreamgym.config.settings import RunConfig
 from dreamgym.run.stage import Late, Stage, StageTable
 
 _ROOM = "dreamgym.stages"
+SEEDS = ("seed", "train.seed")
+"""The seeds of the stages that train a policy after its warm start."""
 OPEN_ENV = (
     *("env.id", "env.workers", "env.worker_memory_gb"),
     *("env.worker_cpus", "env.fleet", "env.start_seconds"),
@@ -107,7 +109,7 @@ def _fine_tuning(policy: str, start: str, maker: str) -> Stage:
         about=f"Fine-tune {start} in the real environment{added}",
         needs=(maker,) if maker == "train" else (maker, "reward_model"),
         reads=(
-            "seed",
+            *SEEDS,
             *ENV,
             *EPISODES,
             *INITIAL,
@@ -343,7 +345,7 @@ STAGES = StageTable(
             about="Imitate what the policy wins in the dream",
             needs=("dream_check",),
             reads=(
-                "seed",
+                *SEEDS,
                 *ENV,
                 *EXPERIENCE,
                 "policy",
@@ -405,12 +407,7 @@ STAGES = StageTable(
             about="Compare the policies with recorded episodes, without an environment",
             needs=("train",),
             reads=(
-                "seed",
-                *ENV,
-                *EXPERIENCE,
-                *POLICY,
-                *PLAY,
-                *DEV_GAMES,
+                *("seed", *ENV, *EXPERIENCE, *POLICY, *PLAY, *DEV_GAMES),
                 "uncertainty",
             ),
             writes=("off_policy.json",),

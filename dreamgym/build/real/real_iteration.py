@@ -142,7 +142,7 @@ def play_round(
     path = run.path(f"{folder}/episodes.jsonl")
     if path.is_file():
         return recorded_episodes(path)
-    seed = content_seed(run.config.seed, folder)
+    seed = content_seed(run.config.policy_seed, folder)
     order = np.random.default_rng(seed).permutation(len(tasks)).tolist()
     played, remaining = list(before), [tasks[i] for i in order]
     if run.real_steps.left is not None:

@@ -223,7 +223,7 @@ def _value(run: Run, path: str) -> Any:
 
 
 def table(study: Study, root: Path, confirmed: int | None = None) -> str:
-    """Return the table: a row for each setting but the seed, blank where none ran.
+    """Return the table: a row for each setting but the seeds, blank where none ran.
 
     With `confirmed` it has the results on so many confirmation tasks.
     """
@@ -264,7 +264,7 @@ def _rows(
     groups: dict[tuple[str, ...], list[dict[str, Any] | None]] = {}
     axes: list[str] = []
     for cell in cells(study):
-        axes = [name for name in cell if name != "seed"]
+        axes = [name for name in cell if name not in study_table.SEEDS]
         where = root / (CELLS if confirmed is None else CONFIRMATION)
         path = where / f"{config_of(study, cell).digest()}.json"
         row = json.loads(path.read_text()) if path.is_file() else None

@@ -5,7 +5,7 @@
     policies = ["bc", "warmstart"]          # that play the test tasks then
     [set]                                   # the same in every cell
     "pretrain.fit.steps" = 2000
-    [grid]                                  # axes; seed is averaged over in the table
+    [grid]                                  # axes; the table pools over the seeds
     seed = [0, 1, 2]
     model = ["micro", "mini"]
     [variants.all]                          # one more axis: named groups of settings

@@ -35,7 +35,9 @@ Cell = Mapping[str, Any]
 
 A game has its family, and by policy its success, named costs and measures of tools."""
 Number = Mapping[str, Any]
-"""mean and perhaps low, high, count; lowest and highest of the seeds."""
+"""mean and perhaps low, high, count; lowest, highest, deviation of the cells."""
+SEEDS = ("seed", "train.seed")
+"""The axes over which a row pools its cells."""
 SUCCESS, COST, TOOLS = "test", "cost", "tools"
 _PATH = re.compile(rf"({SUCCESS}|{COST}|{TOOLS})/([^/]+)(?:/([^/]+))?")
 Games = dict[str, tuple[float, float]]
@@ -43,7 +45,7 @@ Games = dict[str, tuple[float, float]]
 
 
 class Row(NamedTuple):
-    """The finished cells, of `total`, that differ in their seed alone."""
+    """The finished cells, of `total`, that differ in their SEEDS alone."""
 
     labels: Sequence[str]
     total: int
@@ -119,11 +121,20 @@ class GameColumn(NamedTuple):
         else:
             sums = {game: [x.hits for x in rates] for game, rates in values.items()}
             number = mean_of_games(sums, seed=0)
-        return number | {"lowest": min(means), "highest": max(means)}
+        return number | _spread(means)
 
 
 def _mean(games: Games) -> float:
     return sum(x for x, _ in games.values()) / sum(n for _, n in games.values())
+
+
+def _spread(means: Sequence[int | float]) -> dict[str, float]:
+    """Return the lowest, highest and standard deviation of the means of cells.
+
+    The deviation is that of a sample; there is none of fewer than three cells.
+    """
+    spread = {"lowest": min(means), "highest": max(means)}
+    return spread | ({"deviation": float(np.std(means, ddof=1))} if means[2:] else {})
 
 
 def table(
@@ -229,6 +240,10 @@ def plot(rows: Sequence[Row], columns: Mapping[str, str], path: Path) -> bool:
     return True
 
 
+def _seeds(cell: Cell) -> tuple[int | None, ...]:
+    return tuple(cell["settings"].get(name) for name in SEEDS)
+
+
 def _cell(row: Row, name: str, path: str) -> str:
     value = number(row, name, path)
     if value is not None:
@@ -250,7 +265,8 @@ def _number_text(n: Number, *, signed: bool = False) -> str:
         text += f" [{n['low']:{sign}.3f}, {n['high']:{sign}.3f}]"
     if "highest" in n and n["highest"] > n["lowest"]:
         form = f"{sign}.3f" if "low" in n else ".3g"
-        text += f" ({n['lowest']:{form}} to {n['highest']:{form}})"
+        deviation = f", sd {n['deviation']:.2g}" if "deviation" in n else ""
+        text += f" ({n['lowest']:{form}} to {n['highest']:{form}}{deviation})"
     return text
 
 
@@ -268,7 +284,7 @@ def _of_values(values: Sequence[Any]) -> Number | None:
     if not numbers or not all(isinstance(t, int | float) for t in numbers):
         return None
     mean = sum(numbers) / len(numbers)
-    return {"mean": mean, "lowest": min(numbers), "highest": max(numbers)}
+    return {"mean": mean, **_spread(numbers)}
 
 
 def _pooled(counts: Iterable[tuple[float | int, float | int]]) -> Number | None:
@@ -283,8 +299,7 @@ def _pooled(counts: Iterable[tuple[float | int, float | int]]) -> Number | None:
         "low": low,
         "high": high,
         "count": count,
-        "lowest": min(means),
-        "highest": max(means),
+        **_spread(means),
     }
 
 
@@ -306,20 +321,14 @@ def _paired(
         for k in ("mean", "low", "high")
         if (value := difference[k]) is not None
     }
-    return interval | {
-        "count": len(rows),
-        "lowest": min(means),
-        "highest": max(means),
-    }
+    return interval | {"count": len(rows), **_spread(means)}
 
 
 def _differences(row: Row, other: Row, columns: Mapping[str, str]) -> Iterable[str]:
     """A line a column of test games; policies that both share differ in nothing."""
-    other_cells = {c["settings"].get("seed"): c for c in other.finished}
+    other_cells = {_seeds(c): c for c in other.finished}
     pairs = [
-        (c, other_cells[c["settings"].get("seed")])
-        for c in row.finished
-        if c["settings"].get("seed") in other_cells
+        (c, other_cells[_seeds(c)]) for c in row.finished if _seeds(c) in other_cells
     ]
     for name, path in columns.items():
         column = GameColumn.of(path)

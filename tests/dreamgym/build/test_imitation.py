@@ -17,9 +17,9 @@ def test_a_fit_makes_as_many_updates_as_behaviour_cloning_at_least(
     """Few demonstrations are read more than `epochs` times, many just as often."""
     fits = []
 
-    def fit_model(run, name, model, examples, fit, held_out):
+    def fit_model(run, name, model, examples, fit, held_out, seed):
         del run, name, examples, held_out
-        fits.append(fit)
+        fits.append((fit, seed))
         return model
 
     monkeypatch.setattr(imitation, "initial_policy", lambda _: doubles.policy())
@@ -29,12 +29,14 @@ def test_a_fit_makes_as_many_updates_as_behaviour_cloning_at_least(
         "bc.fit.steps": 7,
         "bc.fit.eval_every": 7,
         "expert_iteration.epochs": epochs,
+        "train.seed": 5,
     }
     with Run(tmp_path / "run", preset("tiny", settings)) as run:
         run.write_json(NAMES, {})
         demonstrations = [doubles.expert(t) for t in doubles.tasks("train")[:2]]
         imitation.fit_demonstrations(run, demonstrations, "fit")
-    (fit,) = fits
+    ((fit, seed),) = fits
+    assert seed == run.config.policy_seed != run.config.seed
     assert fit.steps == fit.eval_every
     assert fit.steps > 7 if by_epochs else fit.steps == 7
 
@@ -74,6 +76,27 @@ def test_each_task_is_dreamed_as_often_as_set(tmp_path, monkeypatch, capsys):
         "dreamed: 5 of 8 dreamed episodes were won, in 3 of 4 tasks; 1 broke"
         in capsys.readouterr().err
     )
+
+
+def test_another_training_dreams_of_other_tasks(tmp_path, monkeypatch):
+    """Of two tasks of 40 that are drawn; without a training seed the run's decides."""
+    starts = {}
+
+    def record(_, envs, tasks, **kwargs):
+        del envs, kwargs
+        starts[name] = [t.id for t in tasks]
+        return []
+
+    monkeypatch.setattr(imitation, "rollout", record)
+    tasks = doubles.tasks("train")[:40]
+    seeds = {"none": {}, "same": {"train.seed": 0}, "other": {"train.seed": 1}}
+    for name, seed in seeds.items():
+        settings = {"env.id": "tests.doubles:Corridor", "expert_iteration.tasks": 2}
+        with Run(tmp_path / name, preset("tiny", settings | seed)) as run:
+            run.mark("collect", {"max_episode_steps": 14})
+            world, policy = doubles.Known(ReplayMemory()), doubles.policy()
+            imitation.dreamed_wins(run, world, policy, tasks, "dreamed")
+    assert starts["none"] == starts["same"] != starts["other"]
 
 
 @pytest.mark.parametrize(("steps", "searched"), [(0, 0), (4, 0), (60, 4)])

@@ -54,6 +54,23 @@ def test_rates_are_pooled_over_seeds_with_an_interval():
     assert ["column 'exact'", "column 'seconds'"] == [b.split(":")[0] for b in below]
 
 
+def test_trainings_are_pooled_like_seeds_and_their_deviation_is_printed():
+    """By hand: 1, 1/2 and 3/4 deviate by 1/4, and 4, 2 and 3 by 1."""
+    cells = [
+        cell(0, dream, "0000", seconds=x)
+        for dream, x in (("1111", 4), ("1100", 2), ("1110", 3))
+    ]
+    for number, row in enumerate(cells):
+        row["settings"]["train.seed"] = number
+    output, _ = shown(Row(("all",), 5, cells))
+    assert output["seeds"] == "3 of 5"
+    assert output["trained"].endswith("(0.500 to 1.000, sd 0.25)")
+    assert output["seconds"] == "3 (2 to 4, sd 1)"
+    other = Row(("other",), 5, [{**row, "settings": {"seed": 0}} for row in cells[:1]])
+    _, below = shown(Row(("all",), 5, cells), other)
+    assert not [line for line in below if line.startswith("- trained")]  # none to pair
+
+
 def test_rates_of_other_files_are_pooled_by_their_counts_and_numbers_by_range():
     cells = [
         cell(0, "----", "----", exact={"mean": 0.5, "count": 10}, seconds=2.0),
