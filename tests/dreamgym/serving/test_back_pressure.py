@@ -148,7 +148,7 @@ def test_queries_of_a_flood_do_not_queue_for_the_model():
 def test_a_client_that_never_reads_loses_its_place(monkeypatch):
     monkeypatch.setattr(protocol, "UNREAD_SECONDS", 0.5)
     with running_dream(max_sessions=1) as server, raw_client(server) as (client, _):
-        assert server.server.table.active == 1
+        server.wait_for_sessions(1)
         # Its refusal names the long key, so that answers soon fill all buffers.
         flood(client, frame(TEXT, b'{"type": "state", "' + b"x" * 60_000 + b'": 1}'))
         server.wait_for_sessions(0)  # though it has not closed its socket
