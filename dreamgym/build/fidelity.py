@@ -5,6 +5,7 @@ from typing import Any
 from dreamgym.build.episodes import read
 from dreamgym.build.real.environments import open_env
 from dreamgym.evaluation.fidelity import by_family
+from dreamgym.evaluation.leading_numbers import FEW_ENDS
 from dreamgym.run.directory import Run
 from dreamgym.run.display import progress_bar
 from worldmodel import fidelity
@@ -12,13 +13,18 @@ from worldmodel.experience.base import ExperienceModel
 from worldmodel.fidelity.hidden_state import hidden_state
 from worldmodel.text.identifiers import task_shares
 
+MAX_TRAINING_ENDS = 50
+"""Ends of training episodes that the model is asked for, at most."""
+
 
 def measure(run: Run, experience: ExperienceModel, name: str) -> dict[str, Any]:
     """Return the scorecard of a model on the run's dev episodes; `name` is displayed.
 
     `hidden_state` says how often recorded steps contradict each other, by what the
-    model reads. `calibration` and `threshold` are what the dream reads: how its
-    probabilities are scaled, and the confidence below which a rollout ends.
+    model reads. `training_ends` is the share of the ends of the training episodes that
+    the model gives, where the dev episodes hold fewer than FEW_ENDS. `calibration` and
+    `threshold` are what the dream reads: how its probabilities are scaled, and the
+    confidence below which a rollout ends.
     """
     train, dev = read(run)
     limit = run.config.fidelity.transitions
@@ -33,6 +39,10 @@ def measure(run: Run, experience: ExperienceModel, name: str) -> dict[str, Any]:
             open_loop_steps=limit,
             shares=task_shares(train),
         )
+    fitted = run.config.server is None
+    if fitted and scorecard["done"]["recall"]["count"] < FEW_ENDS:
+        ends = fidelity.ends_recalled(experience, train, MAX_TRAINING_ENDS)
+        scorecard["training_ends"] = ends
     history = run.config.experience.history
     scorecard["hidden_state"] = hidden_state(train, history=history).json()
     scale = fidelity.fit_calibration(experience, dev, limit=limit)

@@ -12,7 +12,7 @@ import numpy as np
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.base import counts_as_invalid
 from dreamgym.evaluation.evaluate import costs, paired, summary
-from dreamgym.evaluation.leading_numbers import ends_found
+from dreamgym.evaluation.leading_numbers import ends_found, training_ends
 from dreamgym.evaluation.statistics import difference_text
 from worldmodel.data.records import Transition
 from worldmodel.experience.base import same_reward
@@ -171,6 +171,12 @@ def scorecard_refusals(
             "wrong_states",
         ),
         (ends_found(scorecard), min_ends, "ends are found", "missed_ends"),
+        (
+            training_ends(scorecard),
+            min_ends,
+            "ends of the training episodes are found",
+            "missed_ends",
+        ),
     )
     return [
         Fault(name, f"only {_percent(rate['mean'])} of {rate['count']} {what}")

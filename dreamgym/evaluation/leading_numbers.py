@@ -107,6 +107,15 @@ def ends_found(scorecard: Mapping[str, Any]) -> Rate:
     return part if part and part["count"] >= FEW_ENDS else ends["recall"]
 
 
+def training_ends(scorecard: Mapping[str, Any]) -> Rate | None:
+    """Return the share of the ends of training episodes that the dream finds.
+
+    It is measured where the dev episodes hold fewer than FEW_ENDS: a dream that has not
+    learned these finds hardly any others. None where it was not measured.
+    """
+    return scorecard.get("training_ends")
+
+
 def leading(scorecard: dict[str, Any]) -> list[Leading]:
     """Return the numbers that decide whether a dream can be used.
 
@@ -140,6 +149,17 @@ def leading(scorecard: dict[str, Any]) -> list[Leading]:
             (_part("agreement on success", outcomes.get("agree")),),
         ),
     ]
+    if (ends := training_ends(scorecard)) is not None and ends["count"]:
+        numbers.insert(
+            2,
+            Leading(
+                "Ends of training episodes found",
+                "Share of the ends of the episodes that the dream was fitted to. The "
+                "dev episodes hold too few to judge by; an end that was not learned "
+                "from these is hardly found elsewhere.",
+                (_part("ends of training episodes found", ends),),
+            ),
+        )
     copied = scorecard.get("copying", {}).get("state_unseen")
     if copied is not None and copied["count"] >= FEW_IDENTIFIERS:
         numbers.insert(

@@ -1,12 +1,18 @@
 """How far an experience model can be trusted: agreement with held-out transitions."""
 
 from worldmodel.fidelity.cases import kind_of
-from worldmodel.fidelity.scorecard import confidence_threshold, fit_calibration, score
+from worldmodel.fidelity.scorecard import (
+    confidence_threshold,
+    ends_recalled,
+    fit_calibration,
+    score,
+)
 from worldmodel.fidelity.worst_case import Errors, largest_errors
 
 __all__ = [
     "Errors",
     "confidence_threshold",
+    "ends_recalled",
     "fit_calibration",
     "kind_of",
     "largest_errors",

@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from worldmodel.data.hashing import content_seed
 from worldmodel.data.rates import Rate
 from worldmodel.data.records import Episode, Transition
 from worldmodel.experience.base import (
@@ -19,6 +20,7 @@ from worldmodel.experience.base import (
     Prediction,
     Query,
     is_correct,
+    query_after,
     same_reward,
 )
 from worldmodel.experience.calibration import Calibration, calibration
@@ -275,6 +277,30 @@ def _ends(sampled: Sequence[Case], answers: Sequence[Prediction]) -> dict[str, A
         "predictable": predictable.json(),
         "false_positives": false_positive.json(),
     }
+
+
+def ends_recalled(
+    model: ExperienceModel, episodes: Sequence[Episode], limit: int
+) -> dict[str, Any]:
+    """Return how often the model gives the outcome of real ends, as a rate.
+
+    Of more than `limit` distinct ends so many are asked, the same ones each time. For
+    episodes that the model was fitted to this is an upper bound: ends that it has not
+    learned there it does not find elsewhere.
+    """
+    ends = [
+        (e, step)
+        for e, step in cases.distinct_cases(episodes).values()
+        if e.transitions[step].terminated
+    ]
+    ends = sorted(ends, key=lambda end: content_seed("end", end[0].id, end[1]))[:limit]
+    steps = [(e.task, e.transitions[:i], e.transitions[i]) for e, i in ends]
+    queries = [query_after(task, past, t.state, t.action) for task, past, t in steps]
+    answers = model.predict(queries) if queries else []
+    return _rate(
+        (a.error is None and a.outcome == outcome_of(t), Case(query, t, ""))
+        for query, (_, _, t), a in zip(queries, steps, answers, strict=True)
+    )
 
 
 def _confidence(

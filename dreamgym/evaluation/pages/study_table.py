@@ -128,12 +128,12 @@ def _mean(games: Games) -> float:
     return sum(x for x, _ in games.values()) / sum(n for _, n in games.values())
 
 
-def _spread(means: Sequence[int | float]) -> dict[str, float]:
+def _spread(means: Sequence[int | float]) -> dict[str, int | float]:
     """Return the lowest, highest and standard deviation of the means of cells.
 
     The deviation is that of a sample; there is none of fewer than three cells.
     """
-    spread = {"lowest": min(means), "highest": max(means)}
+    spread: dict[str, int | float] = {"lowest": min(means), "highest": max(means)}
     return spread | ({"deviation": float(np.std(means, ddof=1))} if means[2:] else {})
 
 

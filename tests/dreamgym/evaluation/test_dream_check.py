@@ -143,6 +143,16 @@ def test_a_scorecard_refuses_by_what_it_says(predictable, ends, message):
     assert [r.text for r in reasons] == ([] if message is None else [message])
 
 
+def test_ends_of_training_episodes_refuse_where_dev_episodes_hold_few():
+    unlearned = scorecard((0.9, 200), (0.0, 3))
+    unlearned["training_ends"] = {"mean": 2 / 29, "count": 29, "effective": 29.0}
+    (fault,) = scorecard_refusals(unlearned, min_predictable=0.2, min_ends=0.2)
+    assert fault.name == "missed_ends"
+    assert fault.text == "only 7 % of 29 ends of the training episodes are found"
+    unlearned["training_ends"]["mean"] = 0.9
+    assert not scorecard_refusals(unlearned, min_predictable=0.2, min_ends=0.2)
+
+
 def test_ends_that_reveal_something_count_only_where_few_others_are_left():
     known = scorecard((0.9, 50), (0.5, 40))
     known["done"]["predictable"] = {"mean": 1.0, "count": 20, "effective": 20.0}

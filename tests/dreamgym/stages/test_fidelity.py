@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dreamgym import cli
+from dreamgym.build.fidelity import measure
 from dreamgym.commands.inspection import scorecard as scorecard_command
 from dreamgym.config.presets import preset
 from dreamgym.envs import base
@@ -17,7 +18,13 @@ from dreamgym.evaluation import fidelity
 from dreamgym.run.directory import Run
 from dreamgym.stages import collect
 from tests import chat_server, doubles
-from worldmodel.data.records import Episode, Transition, lines, read_episodes
+from worldmodel.data.records import (
+    Episode,
+    Transition,
+    lines,
+    read_episodes,
+    write_episodes,
+)
 from worldmodel.experience.base import Query
 
 
@@ -211,6 +218,29 @@ def after(env, task, actions):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("few", [True, False])
+def test_ends_of_training_episodes_are_asked_for_where_dev_ends_are_few(run, few):
+    """The corridor's rules give all ends of both."""
+    train, dev = read_episodes(run.path("episodes.jsonl")), run.path("dev.jsonl")
+    if few:  # the first steps of dev episodes alone
+        cut = [
+            dataclasses.replace(e, transitions=e.transitions[:1], success=None)
+            for e in read_episodes(dev)
+            if not e.transitions[0].terminated
+        ]
+        write_episodes(dev, cut)
+    scorecard = measure(run, doubles.RuleModel(), "fidelity")
+    assert ("training_ends" in scorecard) == few
+    if few:
+        ends = {
+            (e.task.id, e.transitions[-1].state, e.transitions[-1].action)
+            for e in train
+            if e.transitions[-1].terminated
+        }
+        assert scorecard["training_ends"]["count"] == min(len(ends), 50) > 0
+        assert scorecard["training_ends"]["mean"] == 1.0
+
+
 def test_a_server_is_scored_on_the_same_page(run, capsys):
     state = list(read_episodes(run.path("dev.jsonl"))[0].task.initial_state)
     with chat_server.serving(saying(state)) as server:

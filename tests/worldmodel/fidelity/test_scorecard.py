@@ -389,3 +389,23 @@ def test_an_unknown_confidence_counts_as_none_and_nothing_else_is_no_threshold()
     with pytest.raises(ValueError, match=r"gate of 0\.1.*none of the 3"):
         fidelity.confidence_threshold(silent, [TOLD], limit=9, gate=0.1)
     assert fidelity.confidence_threshold(silent, [TOLD], limit=9, gate=0.0) == 0.0
+
+
+def test_ends_of_training_episodes_that_a_model_gives():
+    """Three tasks end, one of them twice; a model that never ends gives none."""
+    ended = [
+        dataclasses.replace(SEED, id=f"e{i}", task=dataclasses.replace(SEED.task, id=t))
+        for i, t in enumerate(("a", "b", "c", "c"))
+    ]
+    steps = SEED.transitions[:-1]
+    running = dataclasses.replace(SEED, id="cut", transitions=steps, success=None)
+    truth = Truth([*ended, running])
+    rate = fidelity.ends_recalled(truth, [*ended, running], 50)
+    assert brief(rate) == {"mean": 1.0, "count": 3}
+    assert [q.past for q in truth.queries] == [tuple(t.action for t in steps)] * 3
+    assert brief(fidelity.ends_recalled(truth, ended, 2)) == {"mean": 1.0, "count": 2}
+    endless = Truth(ended, lambda p, _: p._replace(outcome="go"))
+    assert brief(fidelity.ends_recalled(endless, ended, 50)) == {"mean": 0, "count": 3}
+    broken = Truth(ended, lambda p, _: p._replace(error="garbled"))
+    assert brief(fidelity.ends_recalled(broken, ended, 50)) == {"mean": 0, "count": 3}
+    assert brief(fidelity.ends_recalled(truth, [running], 50))["count"] == 0

@@ -49,6 +49,15 @@ def test_the_verdict_is_one_sentence_that_names_what_is_missing():
     )
 
 
+def test_ends_of_training_episodes_are_a_number_of_their_own_where_measured():
+    sure, none = rate(0.98, 100), rate(0.0, 3)
+    card = scorecard(sure, sure, none, sure) | {"training_ends": rate(0.07, 29)}
+    assert levels(card) == ["good", "good", "bad", "bad", "good"]
+    assert "ends of training episodes found (7 %)" in verdict(card)
+    card["training_ends"] = rate(None, 0)
+    assert levels(card) == ["good", "good", "bad", "good"]
+
+
 def test_more_is_required_of_identifiers():
     sure, copies = rate(1.0, 1000), rate(0.95, 400)
     result = scorecard(*[sure] * 4) | {"copying": {"state_unseen": copies}}
