@@ -136,10 +136,11 @@ class PlanConfig:
     tree search with the policy as prior is taken ("puct"); the first action of the
     cheapest win that A* finds is taken ("a_star"), where a step costs 1 minus the
     policy's log-probability of its action, minus the log of the dream's confidence in
-    its answer. "auto" is "a_star", with half of the
-    simulations and twice the depth, where at most a tenth of the scorecard's
-    transitions reveal something, else "mpc": where a step shows what nothing has said
-    before, a search finds the dream's inventions."""
+    its answer. "auto" is "a_star", with half of the simulations and twice the depth,
+    where at most a tenth of the scorecard's transitions reveal something and the
+    policy's draws are one action in two thirds of the recorded moments, else "mpc":
+    where a step shows what nothing has said before, a search finds the dream's
+    inventions, and where draws differ, sequences can be compared."""
     depth: int = 4
     """Dreamed steps of a sequence, at most; the step limit of an episode ends it too.
     Errors of the dream add up over them."""

@@ -76,7 +76,7 @@ def iterate(
         won = [*collected, *shortened_wins(played)]
         player: Policy | PlanningPolicy = policy
         if dreams:
-            plan = chosen_plan(run, c.transfer.iteration.plan, otherwise="none")
+            plan = chosen_plan(run, policy, c.transfer.iteration.plan, "none")
             player = planning_policy(run, policy, plan, stage=name, folder=model_folder)
         unsolved = _unsolved(tasks, won)
         played = play_round(run, folder, player, unsolved, played, limit, reserve)

@@ -59,6 +59,7 @@ def body(run: Run) -> dict[str, Any]:
         if numbers := nothing_to_gain(run, metrics, START, "it does not plan"):
             return numbers
     folder = paid_folder(run, START)
+    plan = chosen_plan(run, policy, plan)
     player = planning_policy(run, policy, plan, stage=PLANNER, folder=folder)
     numbers = compare_on_dev_games(
         run,
@@ -73,7 +74,7 @@ def body(run: Run) -> dict[str, Any]:
             "it does not plan: the environment draws lots, and no dev games were played"
         )
         return {"kept": START, "note": note}
-    return {"kept": PLANNER, "method": chosen_plan(run, plan).method} | numbers
+    return {"kept": PLANNER, "method": plan.method} | numbers
 
 
 def cost(config: RunConfig, workload: Workload) -> Cost:

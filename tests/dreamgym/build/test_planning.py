@@ -78,22 +78,60 @@ def test_a_star_reads_what_the_run_has_won(folders, monkeypatch):
     assert made == [("a_star", recorded), ("puct", {})]
 
 
+class Wavering(doubles.Scripted):
+    """A policy that draws two actions in so many of the moments that it is asked."""
+
+    def __init__(self, moments):
+        super().__init__(doubles.expert_rule)
+        self.moments = moments
+
+    def act(self, situations, keys, *, temperature):
+        assert temperature == 1.0
+        turns = super().act(situations, keys, temperature=temperature)
+        draws = 7
+        assert len(turns) == draws * planning.AGREEMENT_MOMENTS
+        other = range(0, draws * self.moments, draws)
+        return [
+            turn._replace(action="dance") if i in other else turn
+            for i, turn in enumerate(turns)
+        ]
+
+
 @pytest.mark.parametrize(
-    ("reveals", "method"), [(0, "a_star"), (10, "a_star"), (11, "mpc")]
+    ("reveals", "wavering", "method"),
+    [(0, 0, "a_star"), (10, 33, "a_star"), (11, 0, "mpc"), (10, 34, "mpc")],
 )
-def test_auto_searches_by_a_star_where_little_is_revealed(folders, reveals, method):
+def test_auto_searches_by_a_star_where_little_is_revealed_and_draws_agree(
+    folders, monkeypatch, reveals, wavering, method
+):
     run, _ = folders
+    dev = [doubles.expert(t) for t in doubles.tasks("train")[:60]]
+    assert sum(len(e.transitions) for e in dev) > planning.AGREEMENT_MOMENTS
+    monkeypatch.setattr(planning, "read", lambda _: ([], dev))
+    policy = Wavering(wavering)
     rate = {"mean": 0.9, "count": 99}
     exact = {"predictable": rate, "all": {"count": 100}, "reveal": {"count": reveals}}
     card = {"exact": exact, "reward": {"recall": rate}, "done": {"recall": rate}}
     run.write_json("fidelity.json", card)
     auto = PlanConfig(method="auto", depth=5, simulations=7, discount=0.9)
-    plan = planning.chosen_plan(run, auto)
+    plan = planning.chosen_plan(run, policy, auto)
     searches = (10, 3) if method == "a_star" else (5, 7)
     assert (plan.method, plan.depth, plan.simulations) == (method, *searches)
     assert plan.discount == 0.9
     for other in (PlanConfig(), PlanConfig(method="puct")):
-        assert planning.chosen_plan(run, other) == other
+        assert planning.chosen_plan(run, policy, other) == other
+
+
+def test_without_a_recorded_moment_auto_compares_sequences(folders, monkeypatch):
+    run, _ = folders
+    monkeypatch.setattr(planning, "read", lambda _: ([], []))
+    monkeypatch.setattr(
+        planning,
+        "read_scorecard",
+        lambda _: {"exact": {"reveal": {"count": 0}, "all": {"count": 9}}},
+    )
+    auto = PlanConfig(method="auto")
+    assert planning.chosen_plan(run, doubles.policy(), auto).method == "mpc"
 
 
 def test_a_planner_is_not_made_before_auto_is_decided():

@@ -233,10 +233,14 @@ def test_the_policy_plans_in_the_model_of_its_round_and_the_control_does_not(
 
 
 @pytest.mark.usefixtures("unfitted")
-@pytest.mark.parametrize(("reveals", "plans"), [(10, True), (11, False)])
-def test_auto_plans_real_play_only_where_little_is_revealed(
-    run, monkeypatch, reveals, plans
+@pytest.mark.parametrize(
+    ("reveals", "agreement", "plans"),
+    [(10, 0.7, True), (11, 0.7, False), (10, 0.6, False)],
+)
+def test_auto_plans_real_play_only_where_it_means_a_star(
+    run, monkeypatch, reveals, agreement, plans
 ):
+    monkeypatch.setattr(planning, "draw_agreement", lambda *_: agreement)
     set_iteration(run, rounds=1, plan=PlanConfig(method="auto", simulations=16))
     rate = {"mean": 0.9, "count": 99}
     exact = {"predictable": rate, "all": {"count": 100}, "reveal": {"count": reveals}}
