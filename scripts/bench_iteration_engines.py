@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the environment, without JAX
 
-import gymnasium
 import numpy as np
 from bench_loop import Clock, wrap
 
@@ -50,7 +49,7 @@ class Sizes(NamedTuple):
         return self.tasks * self.group
 
 
-class Game(gymnasium.Wrapper):
+class Game(TextWorldExpress):
     """TextWorldExpress for a policy that writes noise.
 
     The checksum of a text picks the valid action that is taken, so that rooms are
@@ -59,16 +58,15 @@ class Game(gymnasium.Wrapper):
     that the members of a group differ and there is something to learn from.
     """
 
-    def __init__(self, turns: int):
-        super().__init__(TextWorldExpress(max_steps=turns))
-
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take the action that the text picks."""
         number = zlib.crc32(action.encode())
-        valid = [a for a in self.env.valid_actions() if "coin" not in a]
-        state, _, *ends, info = self.env.step(valid[number % len(valid)])
+        valid = [a for a in self.valid_actions() if "coin" not in a]
+        chosen = valid[number % len(valid)]
+        state, _, terminated, truncated, info = super().step(chosen)
         reward = number % 1009 / 1009
-        return state, reward, *ends, info | {"rewards": {"score": reward}}
+        info["rewards"] = {"score": reward}
+        return state, reward, terminated, truncated, info
 
 
 def begin(game: Game, task: Any) -> str:
@@ -79,8 +77,8 @@ def begin(game: Game, task: Any) -> str:
 
 def episodes(sizes: Sizes, count: int) -> Iterator[list[str]]:
     """Yield the texts of an episode of each of the first tasks, noise as actions."""
-    game, rng = Game(sizes.turns), np.random.default_rng(0)
-    for task in game.env.tasks("train")[:count]:
+    game, rng = Game(max_steps=sizes.turns), np.random.default_rng(0)
+    for task in game.tasks("train")[:count]:
         texts, over = [begin(game, task)], False
         while not over:
             state, _, *ends, _ = game.step(str(rng.random()))
@@ -109,8 +107,8 @@ class Turns:
         What is in no part belongs to the part `rest`.
         """
         parts = self.clock.take()
-        other, known = parts.pop("other"), parts.get(rest, [0.0, 0.0])
-        parts[rest] = [a + b for a, b in zip(other, known, strict=True)]
+        other, named = parts.pop("other"), parts.get(rest, [0.0, 0.0])
+        parts[rest] = [a + b for a, b in zip(other, named, strict=True)]
         print(json.dumps({"parts": parts, **counts}), file=self._answers, flush=True)
 
 
@@ -165,9 +163,9 @@ class Dreamgym:
         limits = PolicyConfig(action_tokens=sizes.tokens, max_redraws=0)
         self.policy = fixed_length_policy()(model, tokenizer, limits)
         self.envs = RealVectorEnv(
-            [Game(sizes.turns)],
+            [Game(max_steps=sizes.turns)],
             max_steps=sizes.turns,
-            make=lambda: Game(sizes.turns),
+            make=lambda: Game(max_steps=sizes.turns),
             size=sizes.episodes,
         )
         self.updater = Updater(model, model.params, self.policy.grammar(1.0), update)

@@ -49,8 +49,8 @@ class Trl:
         self.model = AutoModelForCausalLM.from_pretrained(
             directory, dtype=torch.float32
         )
-        self.games = [Game(sizes.turns) for _ in range(sizes.episodes)]
-        self.tasks = self.games[0].env.tasks("train")[:POOL]
+        self.games = [Game(max_steps=sizes.turns) for _ in range(sizes.episodes)]
+        self.tasks = self.games[0].tasks("train")[:POOL]
         self.counts: dict[str, int] = {}
 
     def encode(self, text: str) -> list[int]:
@@ -81,11 +81,11 @@ class Trl:
                 begin(game, self.tasks[int(prompt)])
                 for game, prompt in zip(self.games, prompts, strict=True)
             ]
-        heads = [self.encode(f"{text}\n> ") for text in starts]
+        prefixes = [self.encode(f"{text}\n> ") for text in starts]
         tails, masks = [[] for _ in prompts], [[] for _ in prompts]
         returns = [0.0] * len(prompts)
         for turn in range(self.sizes.turns):
-            contexts = [h + t for h, t in zip(heads, tails, strict=True)]
+            contexts = [h + t for h, t in zip(prefixes, tails, strict=True)]
             actions = self.sample(trainer, contexts)
             texts = self.tokenizer.batch_decode(actions, skip_special_tokens=True)
             with clock.part("environment"):
@@ -99,10 +99,10 @@ class Trl:
         self.counts = {
             "turns": len(prompts) * self.sizes.turns,
             "sampled": sum(map(sum, masks)),
-            "trained": sum(map(len, heads + tails)),
+            "trained": sum(map(len, prefixes + tails)),
         }
         return {
-            "prompt_ids": heads,
+            "prompt_ids": prefixes,
             "completion_ids": tails,
             "logprobs": None,
             "env_mask": masks,
@@ -115,16 +115,16 @@ class Trl:
         from transformers import TrainerCallback
         from trl import GRPOConfig, GRPOTrainer
 
-        turns, sizes = self.turns, self.sizes
+        turns, sizes, peer = self.turns, self.sizes, self
 
         class Gate(TrainerCallback):
             def on_train_begin(self, args, state, control, **_):
                 del args, state
                 control.should_training_stop = not turns.wait()
 
-            def on_step_end(gate, args, state, control, **_):
-                del gate, args, state
-                turns.answer("update", **self.counts)
+            def on_step_end(self, args, state, control, **_):
+                del args, state
+                turns.answer("update", **peer.counts)
                 control.should_training_stop = not turns.wait()
 
         def rollout(prompts: list[str], trainer: Any) -> dict[str, Any]:
@@ -188,7 +188,7 @@ class Tunix:
         self.loaded = TunixModel(directory)
         self.games: queue.Queue[Game] = queue.Queue()
         for _ in range(sizes.episodes):
-            self.games.put(Game(sizes.turns))
+            self.games.put(Game(max_steps=sizes.turns))
         self.tasks = TextWorldExpress().tasks("train")[:POOL]
         played = [[self.count(t) for t in e] for e in episodes(sizes, 40)]
         written = sizes.turns * sizes.tokens
@@ -197,8 +197,8 @@ class Tunix:
         self.prompt = bucket(1.1 * max(e[0] for e in played))
         # Each turn reads all texts again, padded to a power of two; a byte of noise
         # that is no character is then three tokens.
-        most = self.prompt + self.response + 2 * written
-        self.capacity = 2 ** math.ceil(math.log2(most)) + sizes.tokens
+        text = self.prompt + self.response + 2 * written
+        self.capacity = 2 ** math.ceil(math.log2(text)) + sizes.tokens
 
     def count(self, text: str) -> int:
         """Return the number of a text's tokens."""
@@ -215,7 +215,7 @@ class Tunix:
         cache = base_rollout.CacheConfig(
             cache_size=self.capacity,
             num_layers=config.num_layers,
-            num_kv_heads=config.num_kv_heads,
+            num_kv_prefixes=config.num_kv_prefixes,
             head_dim=config.head_dim,
         )
 

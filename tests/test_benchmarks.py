@@ -192,13 +192,13 @@ def test_an_iteration_of_trl_is_measured_beside_ours():
 def test_noise_plays_a_game_to_its_last_turn(monkeypatch):
     monkeypatch.syspath_prepend(str(SCRIPTS))
     bench = importlib.import_module("bench_iteration_engines")
-    game = bench.Game(3)
+    game = bench.Game(max_steps=3)
 
     def play(task):
         bench.begin(game, task)
         return [game.step(text) for text in ("a b", "take coin", "\ufffd")]
 
-    for task in game.env.tasks("train")[:2]:  # a game of each family
+    for task in game.tasks("train")[:2]:  # a game of each family
         steps = play(task)
         assert [step[2:4] for step in steps] == [(False, False)] * 2 + [(False, True)]
         assert not any(step[4]["invalid"] for step in steps)
