@@ -54,8 +54,10 @@ def main() -> None:
         parts = row.pop("parts")
         row["whole s"] = sum(seconds for seconds, _ in parts.values())
         row["CPU s"] = sum(seconds for _, seconds in parts.values())
-        row["environment s"] = parts.get("environment", [0.0])[0]
-        row["rollout s"] = parts["rollout"][0] + row["environment s"]
+        row["rollout s"] = parts["rollout"][0]
+        if "environment" in parts:
+            row["environment s"] = parts["environment"][0]
+            row["rollout s"] += row["environment s"]
         row["update s"] = parts["update"][0]
         first.setdefault(engine.name, row["whole s"])
         return row
@@ -79,7 +81,7 @@ def table_row(
     """Return medians of a trainer's rounds, and their ratios to ours by round."""
     columns = ("whole s", "rollout s", "environment s", "update s", "CPU s")
     out: dict[str, Any] = {"trainer": name}
-    out |= {column: median([row[column] for row in rows]) for column in columns}
+    out |= {c: median([row[c] for row in rows]) for c in columns if c in rows[0]}
     out["tokens/s"] = median([row["sampled"] / row["whole s"] for row in rows])
     for column in ("whole s", "rollout s", "update s", "CPU s"):
         ratios = [

@@ -215,7 +215,7 @@ class Tunix:
         cache = base_rollout.CacheConfig(
             cache_size=self.capacity,
             num_layers=config.num_layers,
-            num_kv_prefixes=config.num_kv_prefixes,
+            num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
         )
 
