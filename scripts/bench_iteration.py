@@ -20,8 +20,8 @@ the policy's tokens of an iteration, `trained` all tokens of the sequences in it
 Ours also computes the reference policy and measures its trust region; no side has a KL
 penalty. TRL plays by `rollout_func`, as in docs/how-to/trl.md, without gradient
 checkpointing. Tunix' agentic learner has its vanilla rollout engine, which samples one
-conversation a call (vLLM and SGLang, its others, are not for this machine), with two
-additions that make its work equal (Tunix in bench_iteration_peers.py).
+conversation a call (its others, vLLM and SGLang, were not tried), with two additions
+that make its work equal (Tunix in bench_iteration_peers.py).
 
 `rollout` is sampling and the environment, `environment` the share of its resets and
 steps, `update` the rest; of Tunix the update alone is timed, so that `rollout` is the
@@ -29,8 +29,9 @@ rest, with a pass for log-probabilities. `tokens/s` are sampled tokens by the se
 the whole. Every row is a median over rounds; a ratio is the median of a trainer's
 seconds by ours of the same round, `range` the smallest and largest of the whole.
 `first s` is the first iteration, which compiles. CPU seconds are of the trainer's
-process, without the game's Java; where others use the machine they are the steadier
-measure.
+process, without the game's Java. Measure on a quiet machine: PyTorch's threads wait for
+each other, and lose far more than ours where others use the cores (docs/LOG.md,
+2026-11-27), so that taking turns does not make up for it.
 """
 
 import argparse
