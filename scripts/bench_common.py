@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import statistics
 import subprocess
@@ -80,8 +81,10 @@ class Engine:
             self._process.wait()
 
 
-def options(doc: str | None) -> argparse.ArgumentParser:
-    """Return a parser with the options of every benchmark."""
+def options(
+    doc: str | None, peers: Sequence[str] = ("transformers", "tunix", "llamacpp")
+) -> argparse.ArgumentParser:
+    """Return a parser with the options of every benchmark; the first peer is usual."""
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -93,9 +96,9 @@ def options(doc: str | None) -> argparse.ArgumentParser:
     )
     add(
         "--peers",
-        default="transformers",
-        help="engines to compare with, by comma: transformers, tunix, llamacpp "
-        "(sampling only); '' for none",
+        default=peers[0],
+        help=f"what to compare with, by comma: {', '.join(peers)}"
+        f"{' (sampling only)' if 'llamacpp' in peers else ''}; '' for none",
     )
     add("--tunix-python", default="", help="the Python of Tunix' own environment")
     add("--rounds", type=int, default=5, help="timed rounds, in turns (5)")
@@ -105,8 +108,18 @@ def options(doc: str | None) -> argparse.ArgumentParser:
 
 
 @contextlib.contextmanager
-def engines(args: argparse.Namespace) -> Iterator[dict[str, Engine]]:
-    """Start our engine and the peers', and close all of them at the end."""
+def engines(
+    args: argparse.Namespace,
+    *,
+    script: str = "bench_engines.py",
+    texts: Sequence[str] = (),
+    arguments: Sequence[str] | None = None,
+) -> Iterator[dict[str, Engine]]:
+    """Start our engine and the peers', and close all of them at the end.
+
+    Each is a process of the `script` with the `arguments`, the dtype by default. With
+    `texts` random weights have a tokenizer that is fitted to them, and its vocabulary.
+    """
     names = ["dreamgym", *filter(None, args.peers.split(","))]
     if "tunix" in names and not args.tunix_python:
         raise SystemExit("tunix needs --tunix-python: its pins conflict with ours")
@@ -114,26 +127,34 @@ def engines(args: argparse.Namespace) -> Iterator[dict[str, Engine]]:
         directory = Path(args.model)
         if args.model in SHAPES:
             directory = Path(temp)
-            tokenizer = TextTokenizer.train(["nothing"], 400)
-            save_model(directory, create(SHAPES[args.model], seed=0), tokenizer)
+            shape = SHAPES[args.model]
+            tokenizer = TextTokenizer.train(texts or ["nothing"], shape.vocab_size)
+            if texts:
+                shape = dataclasses.replace(shape, vocab_size=tokenizer.vocab_size)
+            save_model(directory, create(shape, seed=0), tokenizer)
         running = {}
         for name in names:
-            python = args.tunix_python if name == "tunix" else sys.executable
-            engine = Engine(name, python, str(directory), args.dtype)
+            python = getattr(args, f"{name}_python", "") or sys.executable
+            more = [args.dtype] if arguments is None else arguments
+            engine = Engine(name, python, str(directory), *more, script=script)
             stack.callback(engine.close)
             running[name] = engine
         yield running
 
 
 def in_turns(
-    running: dict[str, Engine], rounds: int, work: Callable[[Engine], dict[str, Any]]
+    running: dict[str, Engine],
+    rounds: int,
+    work: Callable[[Engine], dict[str, Any]],
+    *,
+    warmup: int = 1,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Return what each engine answers in each round, after one that compiles."""
+    """Return what each engine answers in each round, after those that compile."""
     answers: dict[str, list[dict[str, Any]]] = {name: [] for name in running}
-    for number in range(rounds + 1):
+    for number in range(warmup + rounds):
         for name, engine in running.items():
             answer = work(engine)
-            if number:
+            if number >= warmup:
                 answers[name].append(answer)
     return answers
 

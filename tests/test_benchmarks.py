@@ -157,6 +157,75 @@ def test_a_conversation_is_measured():
     assert all(row["turn 3 s"] > 0 and row["growth"] > 0 for row in rows)
 
 
+ITERATION = ["--tasks", "2", "--group", "4", "--turns", "3", "--tokens", "4"]
+
+
+def measure_iterations(*options):
+    return run("bench_iteration.py", *ITERATION, "--rows", "4", *options)
+
+
+@pytest.mark.slow
+def test_an_iteration_is_measured():
+    (row,) = measure_iterations("--peers", "", "--warmup", "1")
+    # Eight episodes, none of which ends before its third turn of four tokens.
+    assert (row["turns"], row["sampled"]) == (24, 96)
+    assert row["trained"] > 24 * 20
+    assert row["whole s"] == pytest.approx(row["rollout s"] + row["update s"])
+    assert 0 < row["environment s"] < row["rollout s"]
+    assert row["tokens/s"] == pytest.approx(96 / row["whole s"])
+    assert row["ratio whole"] == row["ratio update"] == 1.0
+    assert row["first s"] > row["whole s"]  # it compiles
+
+
+@pytest.mark.slow
+@pytest.mark.peer
+def test_an_iteration_of_trl_is_measured_beside_ours():
+    pytest.importorskip("trl", reason="the package trl is not installed")
+    ours, peer = measure_iterations("--peers", "trl")
+    assert (ours["trainer"], peer["trainer"]) == ("dreamgym", "trl")
+    for name in ("turns", "sampled"):
+        assert ours[name] == peer[name] > 0
+    assert peer["update s"] > 0
+    assert peer["ratio whole"] == pytest.approx(peer["whole s"] / ours["whole s"])
+
+
+def test_noise_plays_a_game_to_its_last_turn(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    bench = importlib.import_module("bench_iteration_engines")
+    game = bench.Game(max_steps=3)
+
+    def play(task):
+        bench.begin(game, task)
+        return [game.step(text) for text in ("a b", "take coin", "\ufffd")]
+
+    for task in game.tasks("train")[:2]:  # a game of each family
+        steps = play(task)
+        assert [step[2:4] for step in steps] == [(False, False)] * 2 + [(False, True)]
+        assert not any(step[4]["invalid"] for step in steps)
+        rewards = [step[1] for step in steps]
+        assert len(set(rewards)) == 3
+        assert all(0 <= reward < 1 for reward in rewards)
+        # Equal texts, equal games: groups differ by what was written alone.
+        assert [step[:2] for step in play(task)] == [step[:2] for step in steps]
+
+
+def test_ratios_of_iterations_are_those_of_their_rounds(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    bench = importlib.import_module("bench_iteration")
+    columns = ("whole s", "rollout s", "environment s", "update s", "CPU s")
+
+    def rows(*seconds):
+        counts = {"turns": 2, "sampled": 8, "trained": 40}
+        return [dict.fromkeys(columns, s) | counts for s in seconds]
+
+    results = {"dreamgym": rows(1.0, 2.0, 4.0), "trl": rows(2.0, 6.0, 4.0)}
+    row = bench.table_row("trl", results["trl"], results, 9.0)
+    # Of the rounds 2, 3 and 1; the medians by themselves would say 4 / 2.
+    assert (row["ratio whole"], row["range"]) == (2.0, "1.00 to 3.00")
+    assert (row["whole s"], row["tokens/s"], row["first s"]) == (4.0, 2.0, 9.0)
+    assert (row["turns"], row["sampled"], row["trained"]) == (2, 8, 40)
+
+
 @pytest.mark.peer
 def test_the_memory_finds_what_faiss_finds():
     pytest.importorskip("faiss")
