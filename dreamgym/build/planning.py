@@ -31,7 +31,7 @@ AGREEMENT_MOMENTS = 100
 """Recorded moments at which it is asked whether a policy's draws agree."""
 MIN_AGREEMENT = 2 / 3
 """Share of the moments in which all draws are one action, from which "auto" searches by
-A*: 74 to 99 % in FrozenLake, where "mpc" finds nothing to compare, and 21 to 55 % in
+A*: 74 to 100 % in FrozenLake, where "mpc" finds nothing to compare, and 21 to 60 % in
 LightsOut, GoToObject and the games of TextWorldExpress (docs/LOG.md, 2026-11-27)."""
 OFF = "off"
 """The status of a stage that the settings leave out."""
