@@ -89,12 +89,13 @@ def _inner(function: types.FunctionType) -> Callable:
     if template is None:
         # Of a copy without closure, which the cache would keep alive.
         template = _templates[key] = _check(_without_closure(function))
-    if _FUNCTION not in (template.__kwdefaults__ or {}):
+    defaults = template.__kwdefaults__ or {}
+    if _FUNCTION not in defaults:
         return _check(function)
     wrapper = types.FunctionType(
         template.__code__, template.__globals__, template.__name__
     )
-    wrapper.__kwdefaults__ = template.__kwdefaults__ | {_FUNCTION: function}
+    wrapper.__kwdefaults__ = defaults | {_FUNCTION: function}
     return functools.update_wrapper(wrapper, function)
 
 
