@@ -1,8 +1,8 @@
-"""Type checks of the tests at a tenth of the cost that jaxtyping's own have.
+"""Type checks of the tests that cost less than jaxtyping's own.
 
 jaxtyping's import hook decorates every function with `jaxtyping.jaxtyped`, which binds
 the arguments of each call for the names of axes, and compiles four functions for each
-definition, those of inner functions again and again. Names of axes need this only where
+definition, those of inner functions each time. Names of axes need this only where
 an annotation is an array's; every other function is checked by beartype alone.
 """
 
@@ -21,10 +21,6 @@ _check = beartype.beartype(
     conf=beartype.BeartypeConf(violation_type=jaxtyping.TypeCheckError)
 )
 _jaxtyped = jaxtyping.jaxtyped
-_FUNCTION = "__beartype_func"
-"""The parameter by which beartype gives a wrapper the function that it calls."""
-
-_templates: dict[tuple, types.FunctionType] = {}
 
 
 def install() -> None:
@@ -51,7 +47,7 @@ def checked(part: Any, *, typechecker: Callable) -> Any:
         return _jaxtyped(part, typechecker=typechecker)
     if _names_arrays(part):
         return _jaxtyped(part, typechecker=typechecker)
-    return _inner(part) if "<locals>" in part.__qualname__ else _check(part)
+    return _check(part)
 
 
 def _names_arrays(function: types.FunctionType) -> bool:
@@ -74,41 +70,3 @@ def _holds_array(annotation: Any, names: dict[str, Any]) -> bool:
         return True
     parts = annotation if isinstance(annotation, list) else typing.get_args(annotation)
     return any(_holds_array(part, names) for part in parts)
-
-
-def _inner(function: types.FunctionType) -> Callable:
-    """Return the wrapper of an inner function, compiled for its first definition."""
-    annotations = function.__annotations__
-    if any(isinstance(a, str) for a in annotations.values()):
-        return _check(function)  # names in the scope of this definition
-    try:
-        key = (function.__code__, tuple(annotations.items()))
-        template = _templates.get(key)
-    except TypeError:  # an annotation without a hash
-        return _check(function)
-    if template is None:
-        # Of a copy without closure, which the cache would keep alive.
-        template = _templates[key] = _check(_without_closure(function))
-    defaults = template.__kwdefaults__ or {}
-    if _FUNCTION not in defaults:
-        return _check(function)
-    wrapper = types.FunctionType(
-        template.__code__, template.__globals__, template.__name__
-    )
-    wrapper.__kwdefaults__ = defaults | {_FUNCTION: function}
-    return functools.update_wrapper(wrapper, function)
-
-
-def _without_closure(function: types.FunctionType) -> types.FunctionType:
-    cells = tuple(types.CellType() for _ in function.__code__.co_freevars)
-    copy = types.FunctionType(
-        function.__code__,
-        function.__globals__,
-        function.__name__,
-        function.__defaults__,
-        cells,
-    )
-    copy.__kwdefaults__ = function.__kwdefaults__
-    copy.__annotations__ = function.__annotations__
-    copy.__qualname__, copy.__module__ = function.__qualname__, function.__module__
-    return copy
