@@ -13,6 +13,7 @@ Behaviour = Callable[["Handler", dict[str, Any]], None]
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else a body waits 40 ms for the header's ACK
     server: "Server"
 
     def do_POST(self):

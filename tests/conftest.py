@@ -12,6 +12,10 @@ import hypothesis
 import jax
 import pytest
 
+from tests import type_checks
+
+type_checks.install()
+
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME", tempfile.gettempdir()))
 
 jax.config.update("jax_numpy_rank_promotion", "raise")

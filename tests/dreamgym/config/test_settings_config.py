@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import functools
 import importlib
 import json
 import re
@@ -19,19 +20,20 @@ from worldmodel.experience.config import SIGNALS
 from worldmodel.fitting import supervised
 
 ROOT = Path(__file__).parents[3]
-SOURCES = {
-    path: path.read_text()
+TREES = {
+    path: ast.parse(path.read_text())
     for room in ("worldmodel", "curriculum", "dreamgym")
     for path in sorted((ROOT / room).rglob("*.py"))
 }
 
 
+@functools.cache
 def configs():
     """Every frozen dataclass whose name ends in Config or Shape."""
     out = []
-    for path, source in SOURCES.items():
+    for path, tree in TREES.items():
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        for node in ast.parse(source).body:
+        for node in tree.body:
             if isinstance(node, ast.ClassDef) and node.name.endswith(
                 ("Config", "Shape")
             ):
@@ -55,6 +57,15 @@ class Reads(ast.NodeVisitor):
         self.generic_visit(node)
 
 
+@functools.cache
+def names_read():
+    """Return every attribute that the packages read."""
+    reads = Reads()
+    for tree in TREES.values():
+        reads.visit(tree)
+    return frozenset(reads.found)
+
+
 def test_all_config_classes_are_found():
     names = {c.__name__ for c in configs()}
     assert {"RunConfig", "UpdateConfig", "ModelShape", "CurriculumConfig"} <= names
@@ -63,10 +74,7 @@ def test_all_config_classes_are_found():
 
 @pytest.mark.parametrize("cls", configs(), ids=lambda c: c.__name__)
 def test_no_setting_is_dead(cls):
-    reads = Reads()
-    for source in SOURCES.values():
-        reads.visit(ast.parse(source))
-    assert {f.name for f in dataclasses.fields(cls)} - reads.found == set()
+    assert {f.name for f in dataclasses.fields(cls)} - names_read() == set()
 
 
 @pytest.mark.parametrize("cls", configs(), ids=lambda c: c.__name__)
@@ -248,8 +256,8 @@ def test_the_meaning_of_a_setting_needs_no_source_at_hand():
     """`dreamgym settings` is read without the code: no file, no name of a constant."""
     names = {
         node.id
-        for source in SOURCES.values()
-        for node in ast.walk(ast.parse(source))
+        for tree in TREES.values()
+        for node in ast.walk(tree)
         if isinstance(node, ast.Name) and node.id.isupper() and len(node.id) > 3
     }
     for setting in describe.settings_of(presets.preset("default")):

@@ -52,17 +52,19 @@ def test_a_value_is_read_where_the_turn_begins(trunk, heads):
     state, drawn = with_head(state, heads=heads)
     results = judge.values(state, policy, given)
     m = doubles.model()
+
+    @jax.jit  # with the rest of a row blank: one shape
+    def hidden_of(ids, segment):
+        position = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
+        return apply_decoder(m.definition, m.params, ids, position, segment).hidden[0]
+
     for e, value in zip(given[:6], results[:6], strict=True):
         # Up to the forced opener; what the policy wrote is not read.
         before = list(e.ids[: list(e.mask).index(True)])
-        ids = np.array([before])
-        hidden = apply_decoder(
-            m.definition,
-            m.params,
-            ids,
-            np.arange(len(before))[None],
-            np.ones_like(ids),
-        ).hidden[0, -1]
+        blank = [0] * (ROWS["width"] - len(before))
+        ids = np.array([[*before, *blank]])
+        segment = np.array([[1] * len(before) + blank])
+        hidden = hidden_of(ids, segment)[len(before) - 1]
         np.testing.assert_allclose(
             value, drawn @ np.asarray(hidden), rtol=2e-4, atol=1e-4
         )

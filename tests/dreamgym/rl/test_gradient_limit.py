@@ -1,5 +1,7 @@
 """The cap on the gradient of a token's loss with respect to its logits."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -65,27 +67,29 @@ def rows(seed=0):
     return tokens, jnp.asarray(logits)
 
 
+@functools.partial(jax.jit, static_argnames="config")
+@functools.partial(jax.grad, has_aux=True)
+def compiled_gradient(logits, tokens, kl_weight, *, config):
+    reference = jax.nn.log_softmax(jnp.roll(jax.lax.stop_gradient(logits), 1, -1))
+    loss, metrics = policy_loss(
+        logits,
+        tokens,
+        ref_logp=reference[:, :-1],
+        masks=np.ones((1, VOCAB), bool),
+        kl_weight=kl_weight,
+        entropy_weight=0.0,
+        config=config,
+    )
+    return loss.total, (loss, metrics)
+
+
 def gradient(tokens, logits, *, kl_weight=0.0, kl_penalty=None, **surrogate):
     """Return the gradient of the loss with respect to the logits, and its metrics."""
     config = UpdateConfig(
         surrogate=SurrogateConfig(**surrogate),
         kl_penalty=kl_penalty or KLPenaltyConfig(),
     )
-    reference = jax.nn.log_softmax(jnp.roll(logits, 1, -1)[:, :-1])
-
-    def total(x):
-        loss, metrics = policy_loss(
-            x,
-            tokens,
-            ref_logp=reference,
-            masks=np.ones((1, VOCAB), bool),
-            kl_weight=kl_weight,
-            entropy_weight=0.0,
-            config=config,
-        )
-        return loss.total, (loss, metrics)
-
-    slope, (loss, metrics) = jax.grad(total, has_aux=True)(logits)
+    slope, (loss, metrics) = compiled_gradient(logits, tokens, kl_weight, config=config)
     return np.asarray(slope), float(loss.value()), metrics
 
 

@@ -11,7 +11,6 @@ from dreamgym.rl.config import ALGORITHMS, LossWeights, UpdateConfig
 from dreamgym.rl.update import merge_equal_turns
 from tests import doubles, helpers
 from tests.dreamgym.rl import test_update as base
-from worldmodel.backbone.model import forward
 from worldmodel.fitting.batches import pack
 
 NONE = {
@@ -21,11 +20,10 @@ NONE = {
 }
 
 
+@jax.jit
 def sums(params, tokens, masks, weight):
     """sum of weight x log p of the policy's tokens, as the sampler shapes it."""
-    m = doubles.model()
-    logits = forward(m.definition, params, tokens.ids, tokens.position, tokens.segment)
-    logp = base.logp_of(logits, tokens, masks, base.HOT)
+    logp = base.logp_of(base.logits_of(params, tokens), tokens, masks, base.HOT)
     return jnp.where(tokens.mask, logp * weight, 0.0).sum()
 
 
@@ -36,9 +34,7 @@ def test_without_a_ratio_the_gradient_is_that_of_weighted_likelihood():
     masks = base.masks_of(doubles.policy(action_tokens=5))
     grads, metrics = base.gradient(given=given, **NONE)
     params = learner.learner.init().params
-    want = jax.grad(lambda p: -sums(p, tokens, masks, tokens.columns["advantage"]))(
-        params
-    )
+    want = jax.jit(jax.grad(sums))(params, tokens, masks, -tokens.columns["advantage"])
     assert helpers.distance(grads, want) < 1e-4
     assert float(metrics["loss"].count) == tokens.mask.sum()
     # No clip: whatever the sampler said of its tokens.
@@ -65,7 +61,7 @@ def test_preferences_have_the_gradient_of_dpo():
         losses = [-jax.nn.log_sigmoid(beta * (margin[w] - margin[b])) for w, b in pairs]
         return sum(losses) / len(pairs)
 
-    want = jax.grad(dpo)(params)
+    want = jax.jit(jax.grad(dpo))(params)
     margin = learner.reference_log_ratio(given)
     each = dpo_weights(
         margin[None], np.array([[True, True, False]]), np.ones((1, 3), bool), beta=beta

@@ -1,11 +1,13 @@
 """Sampled tokens of rows: what they hold, and that a loss of them is the rows' own."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dreamgym.rl.config import SurrogateConfig, UpdateConfig
-from dreamgym.rl.policy_loss import distribution, policy_loss, sampled_policy_loss
+from dreamgym.rl.policy_loss import policy_loss, sampled_policy_loss
 from dreamgym.rl.sampled_rows import sampled_rows
 from tests import doubles, helpers
 from tests.dreamgym.rl import test_update as base
@@ -56,7 +58,7 @@ def test_the_loss_and_its_gradient_are_those_of_whole_rows():
     sampled, m = sampled_rows(rows), doubles.model()
     masks = base.masks_of(doubles.policy(action_tokens=5))
     other = doubles.logits(rows.ids, rows.position, rows.segment) * 0.5
-    ref = distribution(jnp.asarray(other), rows, masks, base.HOT)
+    ref = base.compiled_distribution(jnp.asarray(other), rows, masks, base.HOT)
     sampled_ref = base.reference_logp(rows, sampled, masks)
     args = {"masks": masks, "kl_weight": 0.3, "entropy_weight": 0.1, "config": config}
 
@@ -73,16 +75,24 @@ def test_the_loss_and_its_gradient_are_those_of_whole_rows():
             output, rows, sampled=sampled, ref_logp=sampled_ref, **args
         )
 
-    want, want_metrics = jax.jit(whole)(m.params)
-    got, metrics = jax.jit(reduced)(m.params)
+    def compute(f):
+        """Return the loss, its metrics and its gradient."""
+
+        @jax.jit
+        @functools.partial(jax.value_and_grad, has_aux=True)
+        def program(params):
+            ratio, metrics = f(params)
+            return ratio.total, (ratio, metrics)
+
+        (_, (ratio, metrics)), grads = program(m.params)
+        return ratio, metrics, grads
+
+    want, want_metrics, want_grads = compute(whole)
+    got, metrics, grads = compute(reduced)
     np.testing.assert_allclose(got.total, want.total, rtol=1e-5)
     np.testing.assert_allclose(got.count, want.count, rtol=1e-6)
     for name, value in want_metrics.items():
         np.testing.assert_allclose(metrics[name].total, value.total, rtol=1e-4)
-    want_grads, grads = (
-        jax.jit(jax.grad(lambda p, f=f: f(p)[0].total))(m.params)
-        for f in (whole, reduced)
-    )
     size = max(float(jnp.abs(x).max()) for x in jax.tree.leaves(want_grads))
     assert size > 1e-3
     assert helpers.distance(grads, want_grads) < 1e-5 * size

@@ -21,8 +21,7 @@ from dreamgym.rl.policy_loss import distribution, policy_loss
 from dreamgym.rl.sampled_rows import sampled_rows
 from dreamgym.rl.trust_region import interpolate
 from dreamgym.rl.update import Updater, merge_equal_turns
-from tests import doubles
-from worldmodel.backbone.model import forward
+from tests import doubles, helpers
 from worldmodel.fitting.batches import blank, pack
 
 HOT = 0.7
@@ -80,11 +79,23 @@ def with_shift(example, change):
     )
 
 
+def logits_of(params, tokens):
+    """The logits of packed rows, compiled once for each shape."""
+    layout = (tokens.ids, tokens.position, tokens.segment)
+    return helpers.packed_pass(doubles.model().definition, params, *layout)
+
+
 def masks_of(policy, temperature=HOT):
     g = policy.grammar(temperature)
     return np.stack([g.allowed, g.first], 1).reshape(-1, g.allowed.shape[1])
 
 
+# One program for each shape: without it every operation is compiled for itself.
+compiled_distribution = jax.jit(distribution, static_argnames="temperature")
+compiled_policy_loss = jax.jit(policy_loss, static_argnames="config")
+
+
+@functools.partial(jax.jit, static_argnames="temperature")
 def logp_of(logits, tokens, masks, temperature):
     """log p of each token under the sampler's distribution, [B, T]."""
     whole = distribution(logits, tokens, masks, temperature)
@@ -176,8 +187,8 @@ def test_logp_and_entropy_are_those_of_a_loop():
         np.testing.assert_allclose(logp[i, j], np.log(p[at]), rtol=1e-4, atol=1e-5)
         entropy -= (p * np.log(p)).sum()
     config = UpdateConfig(temperature=temperature)
-    ref = distribution(jnp.asarray(logits), tokens, masks, temperature)
-    _, metrics = policy_loss(
+    ref = compiled_distribution(jnp.asarray(logits), tokens, masks, temperature)
+    _, metrics = compiled_policy_loss(
         jnp.asarray(logits),
         tokens,
         ref_logp=ref,
@@ -197,8 +208,8 @@ def test_entropy_stays_finite_where_logits_lie_far_apart():
     tokens.ids[0, 1] = 1
     masks = np.ones((1, 3), bool)
     assert abs(logp_of(logits, tokens, masks, 1.0)[0, 1]) < 1e-6
-    ref = distribution(logits, tokens, masks, 1.0)
-    _, metrics = policy_loss(
+    ref = compiled_distribution(logits, tokens, masks, 1.0)
+    _, metrics = compiled_policy_loss(
         logits,
         tokens,
         ref_logp=ref,
@@ -214,7 +225,7 @@ def test_entropy_stays_finite_where_logits_lie_far_apart():
 
 
 def loss_of(tokens, logits, ref, masks, config):
-    ratio, _ = policy_loss(
+    ratio, _ = compiled_policy_loss(
         logits,
         tokens,
         ref_logp=ref,
@@ -232,15 +243,17 @@ def test_padding_and_context_may_hold_anything(bad):
     tokens = pack(examples(), 80)
     logits = jnp.asarray(doubles.logits(tokens.ids, tokens.position, tokens.segment))
     other = doubles.logits(tokens.ids, tokens.position, tokens.segment) * 0.7
-    ref = np.asarray(distribution(jnp.asarray(other), tokens, masks_of(policy), HOT))
+    ref = np.asarray(
+        compiled_distribution(jnp.asarray(other), tokens, masks_of(policy), HOT)
+    )
     masks, config = masks_of(policy), UpdateConfig()
 
-    def gradient(tokens, ref):
-        return jax.value_and_grad(lambda x: loss_of(tokens, x, ref, masks, config))(
-            logits
-        )
+    @jax.jit
+    @jax.value_and_grad
+    def gradient(logits, tokens, ref):
+        return loss_of(tokens, logits, ref, masks, config)
 
-    value, clean = gradient(tokens, ref)
+    value, clean = gradient(logits, tokens, ref)
     dirty = tokens._replace(
         columns={
             k: np.where(tokens.mask, x, np.float32(bad))
@@ -248,7 +261,7 @@ def test_padding_and_context_may_hold_anything(bad):
         }
     )
     got, grads = gradient(
-        dirty, np.where(tokens.mask[:, 1:, None], ref, np.float32(bad))
+        logits, dirty, np.where(tokens.mask[:, 1:, None], ref, np.float32(bad))
     )
     np.testing.assert_allclose(got, value, rtol=1e-6)
     np.testing.assert_allclose(grads, clean, atol=1e-6)
@@ -263,10 +276,10 @@ def test_the_count_is_the_number_of_sampled_tokens():
     tokens = pack(examples(), 80)
     logits = jnp.zeros((*tokens.ids.shape, doubles.tokenizer().vocab_size))
     masks = masks_of(doubles.policy())
-    ratio, result = policy_loss(
+    ratio, result = compiled_policy_loss(
         logits,
         tokens,
-        ref_logp=distribution(logits, tokens, masks, 1.0),
+        ref_logp=compiled_distribution(logits, tokens, masks, 1.0),
         masks=masks,
         kl_weight=0.02,
         entropy_weight=0.0,
@@ -332,14 +345,11 @@ def test_the_same_seed_gives_the_same_update_bit_for_bit():
 
 @functools.cache
 def _logp_of_turns():
-    m = doubles.model()
     tokens = pack([t.example(advantage=1.0) for t in turns()], 80)
     masks = masks_of(doubles.policy())
 
     def value(params):
-        logits = forward(
-            m.definition, params, tokens.ids, tokens.position, tokens.segment
-        )
+        logits = logits_of(params, tokens)
         logp = logp_of(logits, tokens, masks, HOT)
         return jnp.where(tokens.mask, logp, 0.0).sum()
 
@@ -495,14 +505,10 @@ def test_what_was_moved_is_the_kl_of_new_and_old():
     masks, total, most = masks_of(doubles.policy(action_tokens=5)), 0.0, 0.0
     whole = []
     for params in (state.params, old):
-        logits = forward(
-            doubles.model().definition,
-            params,
-            tokens.ids,
-            tokens.position,
-            tokens.segment,
+        logits = logits_of(params, tokens)
+        whole.append(
+            np.asarray(compiled_distribution(logits, tokens, masks, HOT), np.float64)
         )
-        whole.append(np.asarray(distribution(logits, tokens, masks, HOT), np.float64))
     new, was = whole
     for b, t in zip(*np.nonzero(tokens.mask), strict=True):
         real = np.isfinite(new[b, t - 1])
@@ -521,16 +527,14 @@ def test_what_a_step_gained_and_how_far_its_turns_went_by_a_loop():
     old = learner.learner.init().params
     given = examples((1.0, -0.5))
     state, metrics = learner.update(learner.learner.init(), given, seed=0)
-    masks, m = masks_of(doubles.policy(action_tokens=5)), doubles.model()
+    masks = masks_of(doubles.policy(action_tokens=5))
     gain, weights, furthest = 0.0, 0.0, 0.0
     for e in given:
         tokens = pack([e], 80)
         whole = []
         for params in (state.params, old):
-            logits = forward(
-                m.definition, params, tokens.ids, tokens.position, tokens.segment
-            )
-            whole.append(distribution(logits, tokens, masks, HOT))
+            logits = logits_of(params, tokens)
+            whole.append(compiled_distribution(logits, tokens, masks, HOT))
         new, was = (np.asarray(x, np.float64)[0] for x in whole)
         at = np.flatnonzero(tokens.mask[0])
         ratio = sum(
@@ -599,9 +603,7 @@ def test_how_far_each_turn_is_from_the_reference():
     m, masks = doubles.model(5), masks_of(doubles.policy(action_tokens=5))
     for e, got in zip(given, results, strict=True):
         tokens = pack([e], 80)
-        logits = forward(
-            m.definition, m.params, tokens.ids, tokens.position, tokens.segment
-        )
+        logits = logits_of(m.params, tokens)
         there = np.asarray(logp_of(logits, tokens, masks, HOT))
         want = (tokens.columns["sampler_logp"] - there)[tokens.mask].sum()
         np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3)
@@ -611,7 +613,7 @@ def reference_logp(tokens, sampled, masks):
     """The distribution of a reference, at the sampled tokens of rows."""
     ref = doubles.logits(tokens.ids, tokens.position, tokens.segment) * 0.5
     ref = np.take_along_axis(np.asarray(ref), sampled.position[..., None], 1)
-    return distribution(jnp.asarray(ref), sampled.tokens, masks, HOT)
+    return compiled_distribution(jnp.asarray(ref), sampled.tokens, masks, HOT)
 
 
 def gradient(kl=0.0, given=None, **settings):

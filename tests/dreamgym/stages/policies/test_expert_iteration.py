@@ -86,9 +86,36 @@ def saved(run):
     return Run.open(run.root).path("policies/expert_iteration")
 
 
-def test_what_is_won_in_the_dream_is_imitated_and_pays(tmp_path, monkeypatch):
-    run = corridor(tmp_path, monkeypatch)
-    numbers = expert_iteration.body(run)
+@pytest.fixture(scope="module")
+def improved(tmp_path_factory):
+    """A run whose stage has ended, and the numbers of its marker."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        run = corridor(tmp_path_factory.mktemp("improved"), monkeypatch)
+        return run, expert_iteration.body(run)
+
+
+@pytest.fixture(scope="module")
+def expert(improved):
+    """The policy of that run."""
+    run, numbers = improved
+    assert numbers["kept"] == "expert_iteration"
+    return load_policy(run, "expert_iteration")
+
+
+@pytest.fixture(scope="module")
+def worse(expert, tmp_path_factory):
+    """What two rounds make of the expert with half a fit, and their numbers.
+
+    The policy says `go right` too often to win everywhere.
+    """
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        run = corridor(tmp_path_factory.mktemp("worse"), monkeypatch, epochs=1)
+        world = doubles.Known(ReplayMemory())
+        return expert_iteration._iterate(run, world, expert)
+
+
+def test_what_is_won_in_the_dream_is_imitated_and_pays(improved):
+    run, numbers = improved
     assert numbers["kept"] == "expert_iteration"
     assert numbers["real_demonstrations"] == len(SHOWN)
     first, last = numbers["dreamed_demonstrations"]
@@ -108,7 +135,7 @@ def test_what_is_won_in_the_dream_is_imitated_and_pays(tmp_path, monkeypatch):
 
 
 def test_a_task_that_was_won_is_not_dreamed_again(tmp_path, monkeypatch):
-    run, dreamed, imitated = corridor(tmp_path, monkeypatch), [], []
+    run, dreamed, imitated = corridor(tmp_path, monkeypatch, epochs=10), [], []
 
     def record(run, experience, player, tasks, *names):
         dreamed.append({t.id for t in tasks})
@@ -149,7 +176,7 @@ def random_play(count):
 def test_random_play_finds_wins_where_the_policy_finds_none(
     tmp_path, monkeypatch, explore
 ):
-    run = corridor(tmp_path, monkeypatch, explore=explore)
+    run = corridor(tmp_path, monkeypatch, explore=explore, epochs=10)
     stuck = doubles.Scripted(lambda *_: "go left")
     monkeypatch.setattr(expert_iteration, "load_policy", lambda *_: stuck)
     episodes = [doubles.expert(SHOWN[0]), *random_play(20)]
@@ -168,7 +195,8 @@ def test_random_play_finds_wins_where_the_policy_finds_none(
 
 
 def test_nobody_explores_where_the_policy_wins_more_than_chance(tmp_path, monkeypatch):
-    run = corridor(tmp_path, monkeypatch, explore=True)
+    # An explorer could only begin in the first round.
+    run = corridor(tmp_path, monkeypatch, explore=True, rounds=1, epochs=1)
     random = random_play(30)
     assert 0.1 < random_success(random) < 0.5
     write_episodes(run.path("episodes.jsonl"), [*map(doubles.expert, SHOWN), *random])
@@ -177,7 +205,8 @@ def test_nobody_explores_where_the_policy_wins_more_than_chance(tmp_path, monkey
 
 
 def test_a_dream_that_is_never_won_leaves_the_warm_start(tmp_path, monkeypatch):
-    run = corridor(tmp_path, monkeypatch, world=NoWin)
+    few = {"tasks": 12, "rollouts_per_task": 2}  # a third is won where there is a coin
+    run = corridor(tmp_path, monkeypatch, world=NoWin, **few)
     numbers = expert_iteration.body(run)
     assert numbers["kept"] == "warmstart"
     assert numbers["dreamed_demonstrations"] == [0, 0]
@@ -249,16 +278,11 @@ def test_an_interrupted_stage_goes_on_to_the_same_policy(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("trusted", [False, True])
 def test_a_policy_that_clearly_loses_real_dev_games_is_not_kept(
-    tmp_path, monkeypatch, trusted
+    tmp_path, monkeypatch, trusted, expert, worse
 ):
-    good = corridor(tmp_path / "good", monkeypatch)
-    assert expert_iteration.body(good)["kept"] == "expert_iteration"
-    expert = load_policy(good, "expert_iteration")
-    run = corridor(tmp_path / "worse", monkeypatch, trusted=trusted)
+    run = corridor(tmp_path, monkeypatch, trusted=trusted)
     monkeypatch.setattr(expert_iteration, "load_policy", lambda *_: expert)
-    # Half a fit: it says `go right` too often to win everywhere.
-    config = dataclasses.replace(run.config.expert_iteration, epochs=1)
-    run.config = dataclasses.replace(run.config, expert_iteration=config)
+    monkeypatch.setattr(expert_iteration, "_iterate", lambda *_: worse)
     numbers = expert_iteration.body(run)
     assert numbers["kept"] == "warmstart"
     assert numbers["dev_success_after"] < numbers["dev_success_before"]
@@ -267,12 +291,9 @@ def test_a_policy_that_clearly_loses_real_dev_games_is_not_kept(
 
 @pytest.mark.parametrize("trusted", [False, True])
 def test_in_a_dream_that_is_trusted_a_policy_need_not_win_more_dev_games(
-    tmp_path, monkeypatch, trusted
+    tmp_path, monkeypatch, trusted, expert
 ):
-    good = corridor(tmp_path / "good", monkeypatch)
-    expert_iteration.body(good)
-    expert = load_policy(good, "expert_iteration")
-    run = corridor(tmp_path / "again", monkeypatch, trusted=trusted)
+    run = corridor(tmp_path, monkeypatch, trusted=trusted)
     monkeypatch.setattr(expert_iteration, "load_policy", lambda *_: expert)
     monkeypatch.setattr(expert_iteration, "_iterate", lambda *_: (expert, {}))
     numbers = expert_iteration.body(run)  # the same policy wins as many games
