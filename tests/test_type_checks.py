@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
 
 import beartype
 import jax.numpy as jnp
@@ -98,7 +97,7 @@ def test_dataclasses_and_methods(decorate):
 
         @classmethod
         @decorate
-        def twice(cls, x: int) -> "Any":
+        def twice(cls, x: int) -> "Pair":  # nothing finds a local class
             return cls(x, [str(x)])
 
     assert Pair(1).second == []

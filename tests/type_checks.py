@@ -60,8 +60,6 @@ def _names_arrays(function: types.FunctionType) -> bool:
 
 def _holds_array(annotation: Any, names: dict[str, Any]) -> bool:
     if isinstance(annotation, str):
-        if annotation.isidentifier() and annotation not in names:
-            return False  # a class that is being defined
         try:
             return _holds_array(eval(annotation, names), names)
         except NameError:
