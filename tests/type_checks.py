@@ -62,7 +62,7 @@ def _holds_array(annotation: Any, names: dict[str, Any]) -> bool:
     if isinstance(annotation, str):
         try:
             return _holds_array(eval(annotation, names), names)
-        except NameError:
+        except (AttributeError, NameError, TypeError):
             return True
     if getattr(annotation, "__module__", "").startswith("jaxtyping"):
         return True
