@@ -22,8 +22,8 @@ def measure(run: Run, experience: ExperienceModel, name: str) -> dict[str, Any]:
 
     `hidden_state` says how often recorded steps contradict each other, by what the
     model reads. `training_ends` is the share of the ends of the training episodes that
-    the model gives, where the dev episodes hold fewer than FEW_ENDS. `calibration` and
-    `threshold` are what the dream reads: how its probabilities are scaled, and the
+    the model gives, where fewer than FEW_ENDS of dev episodes are scored. `calibration`
+    and `threshold` are what the dream reads: how its probabilities are scaled, and the
     confidence below which a rollout ends.
     """
     train, dev = read(run)

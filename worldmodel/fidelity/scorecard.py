@@ -284,9 +284,9 @@ def ends_recalled(
 ) -> dict[str, Any]:
     """Return how often the model gives the outcome of real ends, as a rate.
 
-    Of more than `limit` distinct ends so many are asked, the same ones each time. For
-    episodes that the model was fitted to this is an upper bound: ends that it has not
-    learned there it does not find elsewhere.
+    Of more than `limit` distinct ends so many are asked, the same ones each time. The
+    rate is optimistic for episodes that the model was fitted to: ends that it has not
+    learned there it hardly finds elsewhere.
     """
     ends = [
         (e, step)

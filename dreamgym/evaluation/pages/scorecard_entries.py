@@ -7,7 +7,7 @@ The terminal and the page show the same, below the leading numbers (leading_numb
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from dreamgym.evaluation.leading_numbers import number_text, rate_text
+from dreamgym.evaluation.leading_numbers import number_text, rate_text, training_ends
 
 
 class Entry(NamedTuple):
@@ -179,6 +179,12 @@ def _reward_entries(scorecard: dict[str, Any]) -> Iterator[Entry]:
         ),
     ):
         yield Entry(label, rate_text(rate), meaning)
+    if (ends := training_ends(scorecard)) is not None:
+        yield Entry(
+            "ends of training episodes found",
+            rate_text(ends),
+            "ends that the dream was fitted to, asked where dev episodes hold few",
+        )
 
 
 def _content_entries(scorecard: dict[str, Any]) -> Iterator[Entry]:

@@ -11,6 +11,7 @@ import pytest
 from dreamgym import cli
 from dreamgym.build.fidelity import measure
 from dreamgym.commands.inspection import scorecard as scorecard_command
+from dreamgym.config.overrides import changed
 from dreamgym.config.presets import preset
 from dreamgym.envs import base
 from dreamgym.envs.base import TextEnv
@@ -217,18 +218,17 @@ def after(env, task, actions):
     return lines(seen)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("few", [True, False])
 def test_ends_of_training_episodes_are_asked_for_where_dev_ends_are_few(run, few):
     """The corridor's rules give all ends of both."""
     train, dev = read_episodes(run.path("episodes.jsonl")), run.path("dev.jsonl")
-    if few:  # the first steps of dev episodes alone
-        cut = [
-            dataclasses.replace(e, transitions=e.transitions[:1], success=None)
-            for e in read_episodes(dev)
-            if not e.transitions[0].terminated
-        ]
-        write_episodes(dev, cut)
+    first_steps = [
+        dataclasses.replace(e, transitions=e.transitions[:1], success=None)
+        for e in read_episodes(dev)
+        if not e.transitions[0].terminated
+    ]
+    write_episodes(dev, first_steps if few else train)
+    run.config = changed(run.config, "fidelity.transitions", 400)  # all of them
     scorecard = measure(run, doubles.RuleModel(), "fidelity")
     assert ("training_ends" in scorecard) == few
     if few:
@@ -241,6 +241,7 @@ def test_ends_of_training_episodes_are_asked_for_where_dev_ends_are_few(run, few
         assert scorecard["training_ends"]["mean"] == 1.0
 
 
+@pytest.mark.slow
 def test_a_server_is_scored_on_the_same_page(run, capsys):
     state = list(read_episodes(run.path("dev.jsonl"))[0].task.initial_state)
     with chat_server.serving(saying(state)) as server:

@@ -2,8 +2,11 @@
 
 import pytest
 
+from dreamgym.build import loop
 from dreamgym.config.presets import preset
+from dreamgym.run.directory import Run
 from dreamgym.stages.table import STAGES
+from worldmodel.data.hashing import content_seed
 
 ENV = {"env.id": "tests.doubles:Corridor"}
 TRAININGS = {"expert_iteration", "train", "s2r", "real_only", "real_only_total"}
@@ -20,6 +23,19 @@ def test_a_training_seed_changes_the_trainings_after_the_warm_start():
     assert changed >= TRAININGS
     before = {"collect", "pretrain", "fidelity", "bc", "warmstart", "dream_check"}
     assert not changed & (before | {"evaluate/warmstart"})
+
+
+@pytest.mark.parametrize("name", ["dream", "s2r/round-1"])
+def test_a_loop_draws_by_the_training_seed(tmp_path, name):
+    """Without one by the run's own, as before."""
+    runs = [
+        Run(tmp_path / str(i), preset("tiny", ENV | {"train.seed": i, "seed": seed}))
+        for i, seed in ((0, 7), (1, 7), (2, 7))
+    ]
+    seeds = [loop._seed(run, name) for run in runs]
+    assert len(set(seeds)) == 3
+    assert seeds[0] == (7 if name == "dream" else content_seed(7, name))
+    assert all(run.config.seed == 7 for run in runs)
 
 
 def test_a_negative_training_seed_is_refused():

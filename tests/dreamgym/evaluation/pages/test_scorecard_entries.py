@@ -49,6 +49,15 @@ def test_the_verdict_is_one_sentence_that_names_what_is_missing():
     )
 
 
+def test_ends_of_training_episodes_are_an_entry_where_measured():
+    def labels(scorecard):
+        return [e.label for g in scorecard_entries.groups(scorecard) for e in g.entries]
+
+    label = "ends of training episodes found"
+    assert label not in labels(card())
+    assert label in labels(card() | {"training_ends": rate(0.07, 29)})
+
+
 def test_ends_of_training_episodes_are_a_number_of_their_own_where_measured():
     sure, none = rate(0.98, 100), rate(0.0, 3)
     card = scorecard(sure, sure, none, sure) | {"training_ends": rate(0.07, 29)}
