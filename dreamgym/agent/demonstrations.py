@@ -1,11 +1,13 @@
 """Demonstrations: the episodes that a policy imitates.
 
-won episodes of any actor -> without detours -> at most one for each task -> in tasks
-with tools, a mixture of kinds: those that make no call, a call, calls of several tools,
-calls of several arguments
+won episodes of any actor -> without detours -> at most one for each task -> where few
+tasks were won, the parts of other episodes that earned most -> in tasks with tools, a
+mixture of kinds: those that make no call, a call, calls of several tools, calls of
+several arguments
 """
 
 import dataclasses
+import itertools
 import random
 from collections.abc import Mapping, Sequence
 
@@ -69,6 +71,75 @@ def shortened_wins(episodes: Sequence[Episode]) -> list[Episode]:
             if other is None or len(short.transitions) < len(other.transitions):
                 shortest[e.task.id] = short
     return list(shortest.values())
+
+
+def solutions(
+    episodes: Sequence[Episode], min_wins: int, *, known_wins: int = 0
+) -> list[Episode]:
+    """Return the shortened wins, and where they are few the parts that earned most.
+
+    Args:
+      min_wins: the number of wins, `known_wins` elsewhere included, below which the
+        `best_parts` are returned as well.
+    """
+    wins = shortened_wins(episodes)
+    if len(wins) + known_wins >= min_wins:
+        return wins
+    return [*wins, *best_parts(episodes)]
+
+
+def best_parts(episodes: Sequence[Episode]) -> list[Episode]:
+    """Return for each task that was not won the part of an episode that earned most.
+
+    A part begins with the episode, ends where the sum of rewards is highest, and has no
+    detours. It counts if this sum is above 0 and above the lowest one of all episodes:
+    what every episode earns shows nothing. Episodes that broke are left out.
+    """
+    won = {e.task.id for e in episodes if e.success}
+    parts = [_highest_part(e) for e in episodes if e.error is None and e.transitions]
+    if not parts:
+        return []
+    least = max(min(highest for highest, _ in parts), 0.0)
+    best: dict[str, tuple[float, Episode]] = {}
+    for highest, episode in parts:
+        part = without_detours(episode)
+        if episode.task.id in won or highest <= least or not part.transitions:
+            continue
+        other = best.get(episode.task.id)
+        better = other is None or (-highest, len(part.transitions)) < (
+            -other[0],
+            len(other[1].transitions),
+        )
+        if better:
+            best[episode.task.id] = highest, part
+    return [part for _, part in best.values()]
+
+
+def _highest_part(episode: Episode) -> tuple[float, Episode]:
+    """Return the highest sum of rewards of an episode, and the episode up to there."""
+    sums = [0.0, *itertools.accumulate(t.reward for t in episode.transitions)]
+    highest = max(sums)
+    end = sums.index(highest)
+    return highest, dataclasses.replace(episode, transitions=episode.transitions[:end])
+
+
+def without_surpassed(episodes: Sequence[Episode]) -> list[Episode]:
+    """Return the episodes without parts of tasks of which another one shows more.
+
+    A win shows more than a part of an episode, and of two parts the one that earned
+    more does. Wins are all kept.
+    """
+    won = {e.task.id for e in episodes if e.success}
+    best: dict[str, int] = {}
+    for i, e in enumerate(episodes):
+        other = best.get(e.task.id)
+        if other is None or e.episode_return > episodes[other].episode_return:
+            best[e.task.id] = i
+    return [
+        e
+        for i, e in enumerate(episodes)
+        if e.success or (e.task.id not in won and best[e.task.id] == i)
+    ]
 
 
 def without_detours(episode: Episode) -> Episode:

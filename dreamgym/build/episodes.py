@@ -10,9 +10,10 @@ import gymnasium
 import numpy as np
 
 from dreamgym.agent.demonstrations import (
+    best_parts,
     draw_mixture,
     expert_episodes,
-    shortened_wins,
+    solutions,
     without_detours,
 )
 from dreamgym.envs import base
@@ -195,7 +196,10 @@ def nothing_to_imitate(episodes: Sequence[Episode]) -> str:
     if cut:
         cure = "a step limit that is long enough (env.max_episode_steps)"
     if not planned:
-        cure = "an environment with expert(), or --episodes with successes"
+        cure = (
+            "an environment with expert(), or with rewards on the way (bc.min_wins), "
+            "or --episodes with successes"
+        )
     return (
         f"no successful episode to imitate among the collected {len(episodes)}, of "
         f"which {planned} were an expert's: {', '.join(parts)}. Imitation needs {cure}"
@@ -208,16 +212,19 @@ def demonstrations(run: Run) -> tuple[list[Episode], list[Episode]]:
     They are what is branched, and what the held-out loss of imitation is measured on.
     Where no expert won an episode, others' wins take their place: without their detours
     in an environment that is known to be deterministic, unless `bc.imitate` is
-    "experts".
+    "experts". Where nobody won one, the parts of episodes that earned most do.
 
     Raises:
-      RunError: none of the collected episodes was won.
+      RunError: none of the collected episodes was won, and no part of one earned more
+        than others.
     """
     c = run.config.bc
     train, dev = read(run)
     deterministic = run.numbers("collect").get("deterministic", False)
     shortens = deterministic and c.imitate != "experts"
     experts = expert_episodes(train, c.max_demonstrations, shortens=shortens)
+    if not experts and c.min_wins:
+        experts = best_parts(train)[: c.max_demonstrations]
     if not experts:
         raise RunError(nothing_to_imitate(train))
     return (
@@ -231,21 +238,23 @@ def known_solutions(run: Run) -> list[Episode]:
 
     These are the demonstrations and, unless `bc.imitate` is "experts", what other
     actors won in further tasks of a deterministic environment: elsewhere they may have
-    been lucky. "corrected" leaves the detours of the demonstrations out as well.
+    been lucky. Where these are fewer than `bc.min_wins`, the parts of episodes that
+    earned most in other tasks follow; their `success` is false. "corrected" leaves the
+    detours of the demonstrations out as well.
 
     Raises:
-      RunError: none of the collected episodes was won.
+      RunError: there is no demonstration (`demonstrations`).
     """
-    solutions, _ = demonstrations(run)
+    known, _ = demonstrations(run)
     deterministic = run.numbers("collect").get("deterministic", True)
     if run.config.bc.imitate != "experts" and deterministic:
         if run.config.bc.imitate == "corrected":
-            solutions = [without_detours(e) for e in solutions]
-        expert_ids = {e.task.id for e in solutions}
+            known = [without_detours(e) for e in known]
+        expert_ids = {e.task.id for e in known}
         # Where an expert solved the task, a detour of random play has nothing to add.
-        others = shortened_wins(read(run)[0])
-        solutions = [*solutions, *(e for e in others if e.task.id not in expert_ids)]
-    return solutions
+        others = solutions(read(run)[0], run.config.bc.min_wins)
+        known = [*known, *(e for e in others if e.task.id not in expert_ids)]
+    return known
 
 
 def imitated_episodes(run: Run) -> list[Episode]:
@@ -257,9 +266,9 @@ def imitated_episodes(run: Run) -> list[Episode]:
       RunError: none of the collected episodes was won, or none of a kind that has a
         share.
     """
-    solutions, shares = known_solutions(run), run.config.bc.mixture.shares
+    known, shares = known_solutions(run), run.config.bc.mixture.shares
     try:
-        return draw_mixture(solutions, shares, seed=run.config.seed)
+        return draw_mixture(known, shares, seed=run.config.seed)
     except ValueError as error:
         raise RunError(f"bc.mixture: {error}") from None
 

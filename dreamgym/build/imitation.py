@@ -1,7 +1,8 @@
 """Imitation of won episodes: what a policy wins in the dream, and the fit to it.
 
 tasks -> rollouts in the dream -> a search for a win in the tasks that they did not win
--> the shortest won episode of each task -> a fit from the initial policy
+-> the shortest won episode of each task, where few are won also the parts of others
+that earned most -> a fit from the initial policy
 """
 
 import dataclasses
@@ -13,7 +14,7 @@ import jax
 import numpy as np
 
 from dreamgym.agent.config import PlanConfig
-from dreamgym.agent.demonstrations import shortened_wins, valid_steps
+from dreamgym.agent.demonstrations import best_parts, shortened_wins, valid_steps
 from dreamgym.agent.early_experience import examples as early
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import rollout
@@ -45,19 +46,24 @@ def dreamed_wins(
     tasks: Sequence[Task],
     name: str,
     folder: str = "",
+    *,
+    known_wins: int,
 ) -> list[Episode]:
     """Return the shortest episode, without detours, of each task won in the dream.
 
-    `expert_iteration.tasks` of the tasks are drawn. What was dreamed under this name
-    before an interruption is not repeated: it is in checkpoints/NAME.jsonl.
+    Where these and the known wins are fewer than `bc.min_wins`, the parts of episodes
+    that earned most in other tasks follow (`best_parts`). `expert_iteration.tasks` of
+    the tasks are drawn. What was dreamed under this name before an interruption is not
+    repeated: it is in checkpoints/NAME.jsonl.
 
     Args:
       name: names the rollouts, and seeds the draw and their noise.
       folder: that of the experience model in the run.
+      known_wins: the number of tasks of which a win is imitated already.
     """
     path = run.path(f"checkpoints/{name}.jsonl")
     if path.is_file():
-        return shortened_wins(recorded_episodes(path))
+        return recorded_episodes(path)
     if not tasks:
         return []
     c, seed = run.config.expert_iteration, content_seed(run.config.policy_seed, name)
@@ -75,7 +81,8 @@ def dreamed_wins(
             source=name,
             progress=lambda done, _: report(done, {}),
         )
-    won = [t.episode for t in trajectories if t.error is None and t.episode.success]
+    played = [t.episode for t in trajectories if t.error is None]
+    won = [e for e in played if e.success]
     broken = sum(t.error is not None for t in trajectories)
     print(
         f"{name}: {len(won)} of {len(trajectories)} dreamed episodes were won, in "
@@ -86,9 +93,13 @@ def dreamed_wins(
     solved = {e.task.id for e in won}
     lost = [task for task in drawn if task.id not in solved]
     won += searched_wins(run, dreams, policy, lost, name)
+    imitable = shortened_wins(won)
+    if known_wins + len(imitable) < run.config.bc.min_wins:
+        solved = {e.task.id for e in imitable}
+        imitable += [e for e in best_parts(played) if e.task.id not in solved]
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_episodes(path, won)
-    return shortened_wins(won)
+    write_episodes(path, imitable)
+    return imitable
 
 
 def searched_wins(

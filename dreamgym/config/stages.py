@@ -321,6 +321,11 @@ class BcConfig:
     what failed (CLEANER, arXiv:2601.15141). Where no expert won an episode, one that
     was won in each task is imitated in any case: as it is with "experts", and where the
     environment is not known to be deterministic."""
+    min_wins: int = 20
+    """Won tasks below which parts of other episodes are imitated, too: in each task
+    that was not won the part that earned the most reward, if that is above 0 and above
+    what every episode earned. For environments that pay for progress and are rarely
+    won; 0 imitates wins alone."""
     max_demonstrations: int = 1200
     """Expert episodes that are learned from, at most."""
     demonstration_share: float = 1.0
@@ -333,6 +338,8 @@ class BcConfig:
             raise ValueError(f"init must be one of {INITS}, got {self.init!r}")
         if self.imitate not in IMITATED:
             raise ValueError(f"imitate must be one of {IMITATED}, got {self.imitate!r}")
+        if self.min_wins < 0:
+            raise ValueError(f"min_wins must be >= 0, got {self.min_wins}")
         if self.max_demonstrations < 1:
             raise ValueError(
                 f"max_demonstrations must be >= 1, got {self.max_demonstrations}"

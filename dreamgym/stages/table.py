@@ -41,6 +41,7 @@ POLICY = (
     "policy",
     "bc.init",
     "bc.imitate",
+    "bc.min_wins",
     "bc.max_demonstrations",
     "bc.demonstration_share",
     "bc.mixture",

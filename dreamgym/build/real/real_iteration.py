@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dreamgym.agent.demonstrations import shortened_wins
+from dreamgym.agent.demonstrations import solutions, without_surpassed
 from dreamgym.agent.planning import PlanningPolicy
 from dreamgym.agent.policy import Policy
 from dreamgym.build.episodes import (
@@ -73,36 +73,46 @@ def iterate(
         limit = steps * number // c.transfer.iteration.rounds - count_transitions(
             played
         )
-        won = [*collected, *shortened_wins(played)]
         player: Policy | PlanningPolicy = policy
         if dreams:
             plan = chosen_plan(run, policy, c.transfer.iteration.plan, "none")
             player = planning_policy(run, policy, plan, stage=name, folder=model_folder)
-        unsolved = _unsolved(tasks, won)
+        unsolved = _unsolved(tasks, [*collected, *played])
         played = play_round(run, folder, player, unsolved, played, limit, reserve)
-        new_wins = shortened_wins(played)
-        won = [*collected, *new_wins]
+        new = solutions(played, c.bc.min_wins, known_wins=len(_won_tasks(collected)))
+        real = [*collected, *new]
+        solved = _won_tasks(real)
         row: dict[str, Any] = {
             "real_transitions": count_transitions(played),
-            "real_demonstrations": len({e.task.id for e in won}),
+            "real_demonstrations": len({e.task.id for e in real}),
         }
         if dreams:
             if c.transfer.iteration.refit_share and can_refit(run.config):
                 row |= refit_round(run, folder, model_folder)
                 model_folder = folder
-            unsolved = _unsolved(tasks, won)
+            unsolved = _unsolved(tasks, real)
             if unsolved:  # else all are won, and nothing is left to dream of
                 unsolved = dreamable_tasks(unsolved)
             experience = load_experience(
                 run, stage=name, scaled=True, folder=model_folder
             )
-            new = dreamed_wins(run, experience, policy, unsolved, folder, model_folder)
-            newly_won = {e.task.id for e in (*won, *new)}
-            dreamed = [*new, *(e for e in dreamed if e.task.id not in newly_won)]
+            newly_dreamed = dreamed_wins(
+                run,
+                experience,
+                policy,
+                unsolved,
+                folder,
+                model_folder,
+                known_wins=len(solved | _won_tasks(dreamed)),
+            )
+            replaced = solved | {e.task.id for e in newly_dreamed}
+            kept = [e for e in dreamed if e.task.id not in replaced]
+            dreamed = [*newly_dreamed, *kept]
             row["dreamed_demonstrations"] = len(dreamed)
-        solved = {e.task.id for e in won}
         extra = [e for e in dreamed if e.task.id not in solved]
-        policy = fit_demonstrations(run, [*imitated, *new_wins, *extra], folder)
+        policy = fit_demonstrations(
+            run, without_surpassed([*imitated, *new, *extra]), folder
+        )
         rows.append(row)
         print(f"{name}: round {number}: {_text(row)}", file=sys.stderr)
     first = len({e.task.id for e in collected})
@@ -118,8 +128,12 @@ def count_transitions(episodes: Sequence[Episode]) -> int:
     return sum(len(e.transitions) for e in episodes)
 
 
-def _unsolved(tasks: Sequence[Task], won: Sequence[Episode]) -> list[Task]:
-    solved = {e.task.id for e in won}
+def _won_tasks(episodes: Sequence[Episode]) -> set[str]:
+    return {e.task.id for e in episodes if e.success}
+
+
+def _unsolved(tasks: Sequence[Task], played: Sequence[Episode]) -> list[Task]:
+    solved = _won_tasks(played)
     return [t for t in tasks if t.id not in solved]
 
 
@@ -172,7 +186,7 @@ def play_round(
                 )
                 for e in new
             ]
-            remaining = _unsolved(remaining, [e for e in new if e.success])
+            remaining = _unsolved(remaining, new)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_episodes(path, played)
     return played

@@ -94,7 +94,10 @@ def broken_episodes(evidence: Evidence) -> Cause | None:
 def few_demonstrations(evidence: Evidence) -> Cause | None:
     """Return a cause if there are too few successful episodes to imitate."""
     count = evidence.number("bc", "imitated_episodes")
-    if count is None or count >= FEW_DEMONSTRATIONS:
+    if count is None:
+        return None
+    count -= evidence.number("bc", "imitated_parts") or 0
+    if count >= FEW_DEMONSTRATIONS:
         return None
     return Cause(
         "few demonstrations",

@@ -34,6 +34,14 @@ def body(run: Run) -> dict[str, Any]:
         thoughts = [t.thought for e in labelled for t in e.transitions]
         if note := early.thought_length_note(policy, thoughts):
             print(f"bc: {note}", file=sys.stderr)
+    parts = sum(not e.success for e in imitated)
+    if parts:
+        print(
+            f"bc: {len(imitated) - parts} tasks were won, fewer than bc.min_wins "
+            f"({run.config.bc.min_wins}): the parts of {parts} other episodes that "
+            "earned most are imitated as well",
+            file=sys.stderr,
+        )
     save_policy(run, "untrained", policy)
     examples = early.bc_examples(policy, imitated)
     dev = early.bc_examples(policy, dev_experts)
@@ -52,6 +60,7 @@ def body(run: Run) -> dict[str, Any]:
     return {
         "experts": len(experts),
         "imitated_episodes": len(imitated),
+        **({"imitated_parts": parts} if parts else {}),
         "bc_examples": len(examples) // draws,
     }
 

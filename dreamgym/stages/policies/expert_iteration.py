@@ -12,7 +12,7 @@ policy, so that errors of an earlier one do not add up.
 
 from typing import Any
 
-from dreamgym.agent.demonstrations import random_success
+from dreamgym.agent.demonstrations import random_success, without_surpassed
 from dreamgym.agent.policy import Policy
 from dreamgym.build import chat as run_chat
 from dreamgym.build.costs import dev_games, dreamed_wins_cost, game_seconds
@@ -141,10 +141,18 @@ def _iterate(
 
     def play(player: Policy, name: str) -> tuple[int, int]:
         """Add what a player wins; return in how many tasks, and how many it played."""
-        solved = {e.task.id for e in (*real, *won)}
+        solved = {e.task.id for e in (*real, *won) if e.success}
         # Another win of a task would add nothing: one episode of each is imitated.
         unsolved = [t for t in tasks if t.id not in solved]
-        new = dreamed_wins(run, experience, player, unsolved, name, remedy_folder(run))
+        new = dreamed_wins(
+            run,
+            experience,
+            player,
+            unsolved,
+            name,
+            remedy_folder(run),
+            known_wins=len(solved),
+        )
         won.extend(new)
         return len(new), min(len(unsolved), c.tasks)
 
@@ -159,7 +167,7 @@ def _iterate(
             new += explorer_wins[-1]
         counts.append(len(won))
         if new:
-            policy = fit_demonstrations(run, [*imitated, *won], name)
+            policy = fit_demonstrations(run, without_surpassed([*imitated, *won]), name)
     write_episodes(run.path(f"{NAME}.jsonl"), won)
     numbers = {
         "rounds": c.rounds,

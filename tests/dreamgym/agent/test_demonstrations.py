@@ -10,13 +10,16 @@ from hypothesis import strategies as st
 
 from dreamgym.agent.demonstrations import (
     KINDS,
+    best_parts,
     demonstration_kind,
     draw_mixture,
     expert_episodes,
     random_success,
     shortened_wins,
+    solutions,
     valid_steps,
     without_detours,
+    without_surpassed,
 )
 from dreamgym.agent.early_experience import examples as early
 from dreamgym.build.episodes import (
@@ -307,3 +310,87 @@ def test_an_experts_wins_are_corrected_where_the_settings_say_so(tmp_path):
             assert actions_of(demonstrations(run)[0][0]) == actions_of(erring)
             run.mark("collect", {"deterministic": False})
             assert actions_of(imitated_episodes(run)[0]) == actions_of(erring)
+
+
+def paid(episode, *rewards):
+    """Return an episode with these rewards of its steps."""
+    steps = [
+        dataclasses.replace(t, rewards={"score": r})
+        for t, r in zip(episode.transitions, rewards, strict=True)
+    ]
+    return dataclasses.replace(episode, transitions=tuple(steps))
+
+
+FAR = [doubles.task(0, 1, 9), doubles.task(0, 1, 8), doubles.task(0, 1, 7)]
+
+
+def test_a_part_ends_where_the_most_was_earned():
+    """By hand: 0.5, then 0.75 after three steps, of which one was refused."""
+    steps = ("go right", "fly", "go right", "go left", "go left")
+    progress = paid(played(*steps, task=FAR[0]), 0.5, 0.0, 0.25, -0.5, 0.25)
+    nothing = [paid(played("go right", task=t), 0.0) for t in FAR[1:]]
+    (part,) = best_parts([progress, *nothing])
+    assert actions_of(part) == ["go right", "go right"]
+    assert part.episode_return == 0.75
+    assert not part.success
+    # A win of its task leaves nothing to show, and one that broke shows nothing.
+    won = dataclasses.replace(nothing[0], task=FAR[0], success=True)
+    assert best_parts([progress, won, *nothing]) == []
+    broken = dataclasses.replace(progress, success=None, error="the server is gone")
+    assert best_parts([broken, *nothing]) == best_parts([]) == []
+
+
+def test_only_more_than_all_earn_counts_and_the_best_of_a_task():
+    def walked(task, *rewards):
+        return paid(played(*["go right"] * len(rewards), task=task), *rewards)
+
+    low, high = walked(FAR[0], 0.5), walked(FAR[0], 0.0, 0.75)
+    short = walked(FAR[0], 0.75)
+    common = [walked(FAR[1], 0.25), walked(FAR[2], 0.25), walked(FAR[2], 0.25)]
+    assert best_parts([low, high, short, *common]) == [short]
+    # Paid alike for every step, nobody did more than another one.
+    assert best_parts([walked(t, 1.0, 1.0) for t in FAR]) == []
+    # What costs a price in every step is no progress, whoever paid least.
+    assert best_parts([walked(FAR[0], -1.0), walked(FAR[1], -1.0, -1.0)]) == []
+
+
+def test_parts_are_imitated_only_where_wins_are_few():
+    win = played("go right", "go right", "take coin")
+    progress = paid(played("go right", task=FAR[0]), 0.5)
+    nothing = [paid(played("go right", task=t), 0.0) for t in FAR[1:]]
+    episodes = [win, progress, *nothing]
+    assert solutions(episodes, 1) == [win]
+    assert solutions(episodes, 2) == [win, progress]
+    assert solutions(episodes, 2, known_wins=1) == [win]
+    assert solutions(episodes, 0) == [win]
+
+
+def test_a_win_surpasses_the_parts_of_its_task_and_a_part_a_lower_one():
+    win = played("go right", "go right", "take coin")
+    part = paid(played("go right"), 0.5)
+    low, high = (paid(played("go right", task=FAR[0]), r) for r in (0.25, 0.5))
+    assert without_surpassed([part, low, win, high]) == [win, high]
+    assert without_surpassed([low, low]) == [low]  # of equal ones the first
+    assert without_surpassed([win, win]) == [win, win]
+
+
+def test_a_run_imitates_parts_where_nothing_was_won(tmp_path):
+    """And says so if there is nothing to imitate either."""
+    progress = paid(played("go right", task=FAR[0]), 0.5)
+    nothing = [paid(played("go right", task=t), 0.0) for t in FAR[1:]]
+    for min_wins in (20, 0):
+        settings = {"bc.min_wins": min_wins}
+        with Run(tmp_path / f"wins-{min_wins}", preset("tiny", settings)) as run:
+            write_episodes(run.path("episodes.jsonl"), [progress, *nothing])
+            write_episodes(run.path("dev.jsonl"), nothing)
+            run.mark("collect", {"deterministic": True})
+            if min_wins:
+                experts, dev_experts = demonstrations(run)
+                for imitated in (known_solutions(run), experts):
+                    assert [e.id for e in imitated] == [progress.id]
+                assert dev_experts == []
+            else:
+                with pytest.raises(RunError, match=r"rewards on the way \(bc\.min"):
+                    known_solutions(run)
+    with pytest.raises(ValueError, match=r"min_wins must be >= 0, got -1"):
+        preset("tiny", {"bc.min_wins": -1})

@@ -1,5 +1,7 @@
 """What is dreamed for imitation, and how long a fit to it is."""
 
+import dataclasses
+
 import pytest
 
 from dreamgym.build import imitation
@@ -65,8 +67,12 @@ def test_each_task_is_dreamed_as_often_as_set(tmp_path, monkeypatch, capsys):
     with Run(tmp_path / "run", preset("tiny", settings)) as run:
         run.mark("collect", {"max_episode_steps": 14})
         world, policy = doubles.Known(ReplayMemory()), doubles.policy()
-        won = imitation.dreamed_wins(run, world, policy, tasks, "dreamed")
-        again = imitation.dreamed_wins(run, world, policy, tasks, "dreamed")
+        won = imitation.dreamed_wins(
+            run, world, policy, tasks, "dreamed", known_wins=20
+        )
+        again = imitation.dreamed_wins(
+            run, world, policy, tasks, "dreamed", known_wins=20
+        )
     assert again == won  # read from its file
     ((starts, source),) = played
     assert sorted(starts) == sorted(t.id for t in tasks for _ in range(2))
@@ -95,7 +101,7 @@ def test_another_training_dreams_of_other_tasks(tmp_path, monkeypatch):
         with Run(tmp_path / name, preset("tiny", settings | seed)) as run:
             run.mark("collect", {"max_episode_steps": 14})
             world, policy = doubles.Known(ReplayMemory()), doubles.policy()
-            imitation.dreamed_wins(run, world, policy, tasks, "dreamed")
+            imitation.dreamed_wins(run, world, policy, tasks, "dreamed", known_wins=20)
     assert starts["none"] == starts["same"] != starts["other"]
 
 
@@ -118,8 +124,13 @@ def test_a_search_wins_what_the_policy_never_draws(
     with Run(tmp_path / "run", preset("tiny", settings)) as run:
         run.mark("collect", {"max_episode_steps": 14})
         world = doubles.Known(ReplayMemory())
-        won = imitation.dreamed_wins(run, world, policy, tasks, "dreamed")
-        assert imitation.dreamed_wins(run, world, policy, tasks, "dreamed") == won
+        won = imitation.dreamed_wins(
+            run, world, policy, tasks, "dreamed", known_wins=20
+        )
+        assert (
+            imitation.dreamed_wins(run, world, policy, tasks, "dreamed", known_wins=20)
+            == won
+        )
     assert len(won) == searched
     for e in won:  # the dream knows the rules, so that its shortest win is the expert's
         assert [t.action for t in e.transitions] == doubles.plan(e.task.initial_state)
@@ -127,3 +138,49 @@ def test_a_search_wins_what_the_policy_never_draws(
         assert e.transitions[-1].terminated
     line = f"dreamed: a search in the dream won {searched} of the other 4 tasks"
     assert (line in capsys.readouterr().err) == bool(steps)
+
+
+def test_dreamed_parts_are_imitated_where_wins_are_few(tmp_path, monkeypatch):
+    """Also those of tasks that the real environment paid for before; never a win's."""
+    far = [doubles.task(0, 1, end) for end in (7, 8, 9, 10)]
+    pay = dict(zip([t.id for t in far], (0.0, 0.25, 0.5, 0.5), strict=True))
+
+    def record(_, envs, starts, **kwargs):
+        del envs, kwargs
+        out = []
+        for i, task in enumerate(starts):
+            if task.id not in pay:
+                out.append(doubles.trajectory(task, doubles.plan(task.initial_state)))
+                continue
+            t = doubles.trajectory(task, ["go left", "go right"], index=i)
+            steps = [
+                dataclasses.replace(x, rewards={"score": pay[task.id]})
+                for x in t.episode.transitions
+            ]
+            e = dataclasses.replace(t.episode, transitions=tuple(steps))
+            broken = "malformed" if task.id == far[3].id else None
+            out.append(t._replace(episode=e, error=broken))
+        return out
+
+    monkeypatch.setattr(imitation, "rollout", record)
+    easy = doubles.tasks("train")[:1]
+    settings = {
+        "env.id": "tests.doubles:Corridor",
+        "expert_iteration.rollouts_per_task": 1,
+        "bc.min_wins": 5,
+    }
+    with Run(tmp_path / "run", preset("tiny", settings)) as run:
+        run.mark("collect", {"max_episode_steps": 14})
+        world, policy = doubles.Known(ReplayMemory()), doubles.policy()
+        imitated = {
+            known: imitation.dreamed_wins(
+                run, world, policy, [*easy, *far], f"known-{known}", known_wins=known
+            )
+            for known in (0, 4)
+        }
+    wins = [e.task.id for e in imitated[4]]
+    assert wins == [easy[0].id]
+    first, *parts = imitated[0]
+    assert first.task.id == easy[0].id
+    assert [e.task.id for e in parts] == [far[1].id, far[2].id]  # the fourth broke
+    assert not any(e.success for e in parts)

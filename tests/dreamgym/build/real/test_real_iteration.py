@@ -340,7 +340,8 @@ def test_interrupted_play_leaves_the_reserve_of_a_budget(run, monkeypatch):
 
 @pytest.mark.usefixtures("unfitted")
 def test_interrupted_it_goes_on_with_the_round_that_was_not_finished(run, monkeypatch):
-    def interrupt(*_):
+    def interrupt(*_, **settings):
+        del settings
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -353,3 +354,37 @@ def test_interrupted_it_goes_on_with_the_round_that_was_not_finished(run, monkey
     assert played(run, "s2r", 1) == first
     second = played(run, "s2r", 2)[len(first) :]
     assert counter.count == sum(len(e.transitions) for e in second)
+
+
+@pytest.mark.parametrize("min_wins", [len(SHOWN), len(SHOWN) + 1])
+def test_parts_that_earned_most_are_imitated_where_wins_are_few(
+    run, imitated, monkeypatch, min_wins
+):
+    """The collected wins count; the task stays unsolved, and is played again."""
+    bc = dataclasses.replace(run.config.bc, min_wins=min_wins)
+    run.config = dataclasses.replace(run.config, bc=bc)
+    task, other = (t for t in doubles.tasks("train")[12:14])
+    part, nothing = (doubles.episode(t, ["go right"]) for t in (task, other))
+    steps = [dataclasses.replace(x, rewards={"x": 1.0}) for x in part.transitions]
+    part = dataclasses.replace(part, transitions=tuple(steps))
+    asked = []
+
+    def play(run, folder, policy, tasks, *_):
+        del run, folder, policy
+        asked.append(ids_of(tasks))
+        return [part, nothing]
+
+    monkeypatch.setattr(real_iteration, "play_round", play)
+    _, numbers = iterate(run, "real_only", warm(), steps=100, dreams=False)
+    shown = {t.id for t in SHOWN}
+    added = {task.id} if min_wins > len(SHOWN) else set()
+    assert [ids(fit) for fit in imitated] == [shown | added] * 2
+    counts = [row["real_demonstrations"] for row in numbers["rounds"]]
+    assert counts == [len(shown | added)] * 2
+    for tasks in asked:
+        assert task.id in tasks
+        assert not shown & tasks
+
+
+def ids_of(tasks):
+    return {t.id for t in tasks}

@@ -137,9 +137,9 @@ def test_what_is_won_in_the_dream_is_imitated_and_pays(improved):
 def test_a_task_that_was_won_is_not_dreamed_again(tmp_path, monkeypatch):
     run, dreamed, imitated = corridor(tmp_path, monkeypatch, epochs=10), [], []
 
-    def record(run, experience, player, tasks, *names):
+    def record(run, experience, player, tasks, *names, **known):
         dreamed.append({t.id for t in tasks})
-        return wins(run, experience, player, tasks, *names)
+        return wins(run, experience, player, tasks, *names, **known)
 
     def fit(run, demonstrations, name):
         imitated.append({e.task.id for e in demonstrations})
