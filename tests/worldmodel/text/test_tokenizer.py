@@ -101,3 +101,11 @@ def test_errors_say_what_was_expected(tmp_path):
         TextTokenizer.train(["a"], 300)
     with pytest.raises(FileNotFoundError, match=r"tokenizer\.json"):
         TextTokenizer.load(tmp_path)
+
+
+def test_ids_belong_to_the_caller(tok):
+    """They are kept for the next time, and callers append to what they get."""
+    once = tok.encode_piece(" a red coin")
+    kept = list(once)
+    once.append(tok.control("end"))
+    assert tok.encode_piece(" a red coin") == kept
