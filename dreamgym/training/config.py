@@ -16,7 +16,7 @@ GROUPLESS_ESTIMATORS = ("batch_mean", "gae", "success_filter")
 RESPONSES = ("log", "stop", "revert")
 REMEDIES = ("entropy", "kl", "supervised", "rewards")
 OBJECTIVES = ("bc", "iwm", "rollout_iwm")
-FORK_CHOICES = ("random", "entropy")
+FORK_CHOICES = ("random", "entropy", "value")
 GROUP_BASELINES = ("group_mean", "leave_one_out")
 """Baselines over the rollouts of one task."""
 
@@ -205,10 +205,11 @@ class ForkConfig:
     """Which states are forked, and what turns are credited with at a fork."""
 
     by: str = "random"
-    """How the states are chosen: "random", or by "entropy" those where the policy is
-    least sure of its action (ARPO, arXiv:2507.19849). The entropy of a token is
-    estimated by the negative log-probability of the tokens that were sampled in that
-    state, in the rollouts of its group."""
+    """How the states are chosen: "random", by "entropy" those where the policy is
+    least sure of its action (ARPO, arXiv:2507.19849), or by "value" those whose
+    outcome is least sure. The entropy of a token is estimated by the negative
+    log-probability of the tokens that were sampled in that state, the value by the
+    share of won rollouts that pass it, both in the rollouts of its group."""
     weight: float = 1.0
     """w, in [0, 1]: a turn of a continuation is credited with w times its advantage
     over the other continuations, plus 1 - w times that of its whole trajectory over the

@@ -18,7 +18,8 @@ def fork_points(
     """Return at most `forks_per_update` states to fork, taken from informative groups.
 
     Each state counts once; the states in which rollouts begin are left out. They are
-    drawn at random, or are those of the largest entropy (ForkConfig.by).
+    drawn at random, or are those of the largest entropy or of the least sure value
+    (ForkConfig.by).
     """
     if not config.forks_per_update:
         return []
@@ -26,17 +27,24 @@ def fork_points(
     # worth comparing actions in one and the same state.
     unique: dict[tuple, Snapshot] = {}
     turns: dict[tuple, list[Turn]] = {}
+    won: dict[tuple, list[bool]] = {}
+    group_success: dict[tuple, float] = {}
     for group in groups_of(rows, config.group_size):
         if is_informative(group):
+            success = float(np.mean([bool(t.episode.success) for t in group]))
             for t in group:
                 for state, turn in zip(_states(t), t.turns, strict=True):
                     if state.past != t.past:
                         unique[key := _key(state)] = state
                         turns.setdefault(key, []).append(turn)
+                        won.setdefault(key, []).append(bool(t.episode.success))
+                        group_success[key] = success
     keys = list(unique)
     order = [keys[i] for i in rng.permutation(len(keys))]
     if config.fork.by == "entropy":  # of equals those that were drawn first
         order.sort(key=lambda key: -entropy_estimate(turns[key]))
+    elif config.fork.by == "value":
+        order.sort(key=lambda key: -outcome_variance(won[key], group_success[key]))
     return [unique[key] for key in order[: config.forks_per_update]]
 
 
@@ -52,6 +60,16 @@ def entropy_estimate(turns: Sequence[Turn]) -> float:
         if is_sampled
     ]
     return -float(np.mean(sampled)) if sampled else 0.0
+
+
+def outcome_variance(won: Sequence[bool], prior: float) -> float:
+    """Return p (1 - p), p the estimated probability to win from a state.
+
+    p is the mean over the rollouts that passed the state and one more, which is won
+    with the `prior` probability: a state that one rollout passed tells little.
+    """
+    p = (sum(won) + prior) / (len(won) + 1)
+    return p * (1.0 - p)
 
 
 def forks_of(rollouts: Rollouts, size: int) -> list[Fork]:

@@ -18,7 +18,7 @@ from dreamgym.rl.update import Updater
 from dreamgym.training import learn as learning
 from dreamgym.training.config import ForkConfig
 from dreamgym.training.rollouts.collection import collect_rollouts
-from dreamgym.training.rollouts.forks import fork_points, forks_of
+from dreamgym.training.rollouts.forks import fork_points, forks_of, outcome_variance
 from dreamgym.training.rollouts.groups import Rollouts, groups_of
 from dreamgym.training.rollouts.rewards import rescore
 from tests import doubles
@@ -200,6 +200,26 @@ def test_forks_begin_where_the_policy_is_least_sure():
     assert len(chosen(random, *rows)) == 3
     rows = with_surprise(long, 1.0, 1.0, 1.0), with_surprise(lost, 1.0, 1.0, 1.0)
     assert len(chosen(config, *rows)) == 3
+
+
+def test_forks_begin_where_the_outcome_is_least_sure():
+    """By hand: from the second state half are won, from the third one of one."""
+    task = doubles.task(0, 2, 4)
+    won = doubles.trajectory(task, ["go right", "go right", "take coin"])
+    lost = doubles.trajectory(task, ["go right", "go left", "go left"])
+    config = dataclasses.replace(
+        CONFIG, forks_per_update=1, fork=ForkConfig(by="value")
+    )
+    for seed in range(8):
+        (fork,) = fork_points([won, lost], config, np.random.default_rng(seed))
+        assert fork.past == ("go right",)
+    assert outcome_variance([True, False], 0.5) == 0.25
+    assert outcome_variance([True], 0.5) == 0.75 * 0.25
+    # What many rollouts won is surer than what one won; one of ten won is less sure.
+    assert outcome_variance([True] * 9, 0.5) < outcome_variance([True], 0.5)
+    assert outcome_variance([True] * 9, 0.5) < outcome_variance(
+        [True] * 9 + [False], 0.5
+    )
 
 
 def test_forks_know_the_rollouts_that_they_leave():
