@@ -188,7 +188,7 @@ def test_dead_settings_are_refused_of_a_new_run_and_an_old_one_goes_on(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"by": "value"}, "by must be one of"),
+        ({"by": "chance"}, "by must be one of"),
         ({"preference": "prefix"}, "preference must be one of"),
         ({"weight": 1.5}, r"weight must be in \[0, 1\], got 1.5"),
     ],

@@ -215,11 +215,10 @@ def test_forks_begin_where_the_outcome_is_least_sure():
         assert fork.past == ("go right",)
     assert outcome_variance([True, False], 0.5) == 0.25
     assert outcome_variance([True], 0.5) == 0.75 * 0.25
-    # What many rollouts won is surer than what one won; one of ten won is less sure.
-    assert outcome_variance([True] * 9, 0.5) < outcome_variance([True], 0.5)
-    assert outcome_variance([True] * 9, 0.5) < outcome_variance(
-        [True] * 9 + [False], 0.5
-    )
+    # What many rollouts won is surer than what one won, or ten of which one was lost.
+    sure = outcome_variance([True] * 9, 0.5)
+    assert sure < outcome_variance([True], 0.5)
+    assert sure < outcome_variance([*[True] * 9, False], 0.5)
 
 
 def test_forks_know_the_rollouts_that_they_leave():
