@@ -40,16 +40,17 @@ def policy_loss(
     logits,
     batch: Tokens,
     *,
-    ref_logp,
     masks,
     kl_weight,
     entropy_weight,
+    ref_logp=None,
     learner_logp=None,
     config: UpdateConfig,
 ):
     """Return the surrogate with KL penalty and entropy bonus, and its metrics.
 
-    `ref_logp` is the reference's `distribution`. `learner_logp` [B, T] is the learner's
+    `ref_logp` is the reference's `distribution`; without it there is neither a KL
+    penalty nor the metric `kl`. `learner_logp` [B, T] is the learner's
     log p of each token before the update, where it may differ from the sampler's. The
     batch has the columns `sampler_logp` and `advantage`.
     """
@@ -75,7 +76,9 @@ def policy_loss(
         loss_weight = weight * losses.truncated_importance_weight(
             old_logp, sampler_logp, mask, c.surrogate.importance_cap
         )
-    ref = jnp.take_along_axis(ref_logp, ids[..., None], axis=-1)[..., 0]
+    ref = None
+    if ref_logp is not None:
+        ref = jnp.take_along_axis(ref_logp, ids[..., None], axis=-1)[..., 0]
     sampled = functools.partial(
         _sampled_token_loss,
         old_logp=old_logp,
@@ -100,14 +103,15 @@ def policy_loss(
     total, (policy, log_ratios) = sampled(logp)
     # The importance weight scales the loss of a token, not how often it counts.
     count = masked_ratio(jnp.ones_like(logp), mask, weight).total
-    # The exact KL is always reported; the penalty may be an estimate of it.
-    kl = masked_ratio(losses.token_kl(log_probs, ref_logp, mask), mask, weight)
-    if c.kl_penalty.placement == "loss" and c.kl_penalty.estimator == "full":
-        total = total + kl_weight * kl.total
+    if ref_logp is not None:
+        # The exact KL is reported; the penalty may be an estimate of it.
+        kl = masked_ratio(losses.token_kl(log_probs, ref_logp, mask), mask, weight)
+        if c.kl_penalty.placement == "loss" and c.kl_penalty.estimator == "full":
+            total = total + kl_weight * kl.total
+        metrics["kl"] = kl
     entropy = masked_ratio(losses.token_entropy(log_probs), mask, weight)
     return Ratio(total - entropy_weight * entropy.total, count), metrics | {
         "policy_loss": Ratio(policy.total, count),
-        "kl": kl,
         "entropy": entropy,
         "clip_fraction": losses.clip_fraction(
             log_ratios, mask, weight, clip_low=c.clip_low, clip_high=c.clip_high
@@ -130,8 +134,9 @@ def _sampled_token_loss(
 ):
     """Return what the loss reads from log p of the sampled tokens alone.
 
-    That is the surrogate plus a KL penalty that is estimated from these tokens. The
-    second value is the surrogate as a Ratio, and the log ratios.
+    That is the surrogate plus a KL penalty that is estimated from these tokens, where
+    there is a reference. The second value is the surrogate as a Ratio, and the log
+    ratios.
     """
     c = config
     log_ratios = losses.log_ratio(logp, old_logp, mask)
@@ -151,8 +156,8 @@ def _sampled_token_loss(
             dual_clip=c.surrogate.dual_clip,
         )
     total = policy.total
-    if c.kl_penalty.placement == "loss" and c.kl_penalty.estimator != "full":
-        kind = c.kl_penalty.estimator
+    kind = c.kl_penalty.estimator
+    if ref_logp is not None and c.kl_penalty.placement == "loss" and kind != "full":
         penalty = losses.sampled_kl(logp, ref_logp, mask, weight, kind=kind)
         total = total + kl_weight * penalty.total
     return total, (policy, log_ratios)

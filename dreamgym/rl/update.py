@@ -132,9 +132,10 @@ class Updater:
         the loss terms, the config's by default. `auxiliary` are examples of the
         auxiliary loss, which is a mean of its own. The buffers of `state` are donated.
 
-        Metrics are those of `policy_loss`, the size of the update (`update_kl...`, see
-        trust_region.UpdateSize), `step_fraction`, the fraction of the step that was
-        taken, and `surrogate_gain`. With `visitation_weights`, one for each example,
+        Metrics are those of `policy_loss` (`kl` only where its penalty has a weight),
+        the size of the update (`update_kl...`, see trust_region.UpdateSize),
+        `step_fraction`, the fraction of the step that was taken, and `surrogate_gain`.
+        With `visitation_weights`, one for each example,
         the gain is the sum of advantages under the new policy in these weights, times
         `advantage_scale`, by which advantages were divided; otherwise it is the mean
         over turns.
@@ -343,7 +344,11 @@ class Updater:
         reference = self._reference if state.average is None else state.average
 
         def gradient(batch: Tokens, sampled: SampledRows, rows: np.ndarray):
-            more = {"ref_logp": self._log_probs(reference, batch, sampled, self._masks)}
+            more = {}
+            if weights.kl:  # without a weight the pass would only report the distance
+                more["ref_logp"] = self._log_probs(
+                    reference, batch, sampled, self._masks
+                )
             if learner_logp is not None:
                 # Pieces are padded to one size, so that one program serves them all.
                 padding = len(batch.ids) - len(rows)

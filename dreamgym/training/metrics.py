@@ -103,14 +103,14 @@ def training_note(curve: Sequence[Mapping[str, Any]]) -> str | None:
     """Return a sentence if training learned nothing, or many rollouts were unscored.
 
     Rows hold `rollouts`, `unscored_rollouts`, `unscored/REASON` and, where the policy
-    was updated, `kl`. None where there is nothing to report.
+    was updated, `update_kl`. None where there is nothing to report.
     """
     if not curve:
         return "learned nothing: no update was made"
     rollouts = int(sum(row["rollouts"] for row in curve))
     unscored = int(sum(row["unscored_rollouts"] for row in curve))
     note = f"{unscored} of {rollouts} rollouts were not scored ({_reasons(curve)})"
-    if not any("kl" in row for row in curve):
+    if not any("update_kl" in row for row in curve):
         if unscored == rollouts:
             return f"learned nothing: {note}"
         rates = [row["success"] for row in curve if "success" in row]

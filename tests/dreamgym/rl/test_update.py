@@ -383,6 +383,28 @@ def test_without_advantage_the_kl_term_pulls_to_the_reference():
     assert distance(state.params, start.params) < 1e-6
 
 
+def test_a_penalty_without_a_weight_costs_no_pass_of_the_reference(monkeypatch):
+    """And the gradient is the one that its pass with weight 0 gives."""
+    learner = updater(reference=5, learning_rate=3e-3)
+    passes, read = [], learner._log_probs
+    monkeypatch.setattr(
+        learner, "_log_probs", lambda *a: passes.append(1) or read(*a), raising=True
+    )
+    free = LossWeights(kl=0.0, entropy=0.0)
+    state, metrics = learner.update(
+        learner.learner.init(), examples(), seed=0, weights=free
+    )
+    assert not passes
+    assert "kl" not in metrics
+    tiny = LossWeights(kl=1e-12, entropy=0.0)
+    other, metrics = learner.update(
+        learner.learner.init(), examples(), seed=0, weights=tiny
+    )
+    assert passes
+    assert metrics["kl"] > 0
+    assert distance(state.params, other.params) < 1e-6
+
+
 def test_a_turn_longer_than_a_row_is_not_trained_in_a_cut_context():
     # Under another context the ratio is not one: such a turn must have its whole
     # context, or be refused by name.

@@ -132,7 +132,12 @@ def test_the_numbers_are_of_updates_with_a_scored_rollout():
         return train._numbers(start._replace(update=len(rows), curve=list(rows)))
 
     lost = {"unscored_rollouts": 8.0, "rollouts": 8.0}
-    good = {"unscored_rollouts": 2.0, "rollouts": 8.0, "success": 0.25, "kl": 0.1}
+    good = {
+        "unscored_rollouts": 2.0,
+        "rollouts": 8.0,
+        "success": 0.25,
+        "update_kl": 0.1,
+    }
     result = numbers(
         lost, good, good | {"success": 0.5, "unscored_rollouts": 7.0}, lost
     )
@@ -144,7 +149,7 @@ def test_the_numbers_are_of_updates_with_a_scored_rollout():
 
 def test_the_numbers_have_the_costs_of_the_last_update():
     rows = [
-        {"rollouts": 8.0, "unscored_rollouts": 0.0, "cost/harm": cost, "kl": 0.1}
+        {"rollouts": 8.0, "unscored_rollouts": 0.0, "cost/harm": cost, "update_kl": 0.1}
         for cost in (0.9, 0.25)
     ]
     numbers = train._numbers(fresh(TASKS)._replace(update=2, curve=rows))
