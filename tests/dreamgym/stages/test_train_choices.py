@@ -132,12 +132,8 @@ def test_the_numbers_are_of_updates_with_a_scored_rollout():
         return train._numbers(start._replace(update=len(rows), curve=list(rows)))
 
     lost = {"unscored_rollouts": 8.0, "rollouts": 8.0}
-    good = {
-        "unscored_rollouts": 2.0,
-        "rollouts": 8.0,
-        "success": 0.25,
-        "update_kl": 0.1,
-    }
+    updated = {"kl": 0.1, "update_kl": 0.1}
+    good = lost | updated | {"unscored_rollouts": 2.0, "success": 0.25}
     result = numbers(
         lost, good, good | {"success": 0.5, "unscored_rollouts": 7.0}, lost
     )
