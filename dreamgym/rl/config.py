@@ -88,8 +88,7 @@ class KLPenaltyConfig:
     """The penalty on the KL divergence from the reference policy."""
 
     coefficient: float = 0.02
-    """Weight of the penalty; 0 takes it away, and with it the pass of the reference
-    policy and the metric `kl`."""
+    """Weight of the penalty; 0 takes away the reference's pass, and the metric `kl`."""
     estimator: str = "full"
     """"full" sums over the vocabulary; "k1", log(p / q), and "k3", q / p - 1 -
     log(q / p), use the sampled token alone, with policy p and reference q."""

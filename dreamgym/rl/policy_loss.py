@@ -67,7 +67,7 @@ def policy_loss(
             batch.segment,
         )
     )
-    logp = jnp.take_along_axis(log_probs, ids[..., None], axis=-1)[..., 0]
+    logp = _picked(log_probs, ids)
     # The ratio is to the learner before the update where that is known: PPO clips how
     # far the policy moved, and the weight corrects for the sampler's other arithmetic.
     loss_weight = weight
@@ -76,9 +76,7 @@ def policy_loss(
         loss_weight = weight * losses.truncated_importance_weight(
             old_logp, sampler_logp, mask, c.surrogate.importance_cap
         )
-    ref = None
-    if ref_logp is not None:
-        ref = jnp.take_along_axis(ref_logp, ids[..., None], axis=-1)[..., 0]
+    ref = None if ref_logp is None else _picked(ref_logp, ids)
     sampled = functools.partial(
         _sampled_token_loss,
         old_logp=old_logp,
@@ -117,6 +115,11 @@ def policy_loss(
             log_ratios, mask, weight, clip_low=c.clip_low, clip_high=c.clip_high
         ),
     }
+
+
+def _picked(log_probs, ids):
+    """Return log p [B, T] of these ids, of log p [B, T, V] of all."""
+    return jnp.take_along_axis(log_probs, ids[..., None], axis=-1)[..., 0]
 
 
 def _sampled_token_loss(
@@ -187,7 +190,7 @@ def token_logp(distribution_of, params, rows: Tokens, sampled: SampledRows, mask
     """
     log_probs, batch = distribution_of(params, rows, sampled, masks), sampled.tokens
     ids = jnp.asarray(batch.ids)[:, 1:]
-    logp = jnp.take_along_axis(log_probs, ids[..., None], axis=-1)[..., 0]
+    logp = _picked(log_probs, ids)
     return jnp.pad(jnp.where(batch.mask[:, 1:], logp, 0.0), ((0, 0), (1, 0)))
 
 
@@ -224,7 +227,7 @@ def size_terms(distribution_of, new, old, rows: Tokens, sampled: SampledRows, ma
         distribution_of(params, rows, sampled, masks) for params in (new, old)
     )
     kl = losses.token_kl(new_log_probs, old_log_probs, mask)
-    logp = jnp.take_along_axis(new_log_probs, ids[..., None], axis=-1)[..., 0]
+    logp = _picked(new_log_probs, ids)
     log_ratios = losses.log_ratio(logp, sampler_logp, mask)
     # A turn is one action, so its ratio is the product over its tokens.
     ratio = jnp.exp(losses.turn_sums(log_ratios, mask, segment))

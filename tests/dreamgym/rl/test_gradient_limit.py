@@ -11,7 +11,7 @@ from dreamgym.rl import losses
 from dreamgym.rl.config import KLPenaltyConfig, SurrogateConfig, UpdateConfig
 from dreamgym.rl.policy_loss import policy_loss
 from tests import helpers
-from tests.dreamgym.rl import test_update as base
+from tests.dreamgym.rl import updates as base
 from worldmodel.fitting.batches import blank
 
 VOCAB = 6

@@ -10,7 +10,7 @@ from dreamgym.rl.advantages import dpo_weights
 from dreamgym.rl.config import ALGORITHMS, LossWeights, UpdateConfig
 from dreamgym.rl.update import merge_equal_turns
 from tests import doubles, helpers
-from tests.dreamgym.rl import test_update as base
+from tests.dreamgym.rl import updates as base
 from worldmodel.fitting.batches import pack
 
 NONE = {

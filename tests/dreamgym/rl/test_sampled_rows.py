@@ -10,7 +10,7 @@ from dreamgym.rl.config import SurrogateConfig, UpdateConfig
 from dreamgym.rl.policy_loss import policy_loss, sampled_policy_loss
 from dreamgym.rl.sampled_rows import sampled_rows
 from tests import doubles, helpers
-from tests.dreamgym.rl import test_update as base
+from tests.dreamgym.rl import updates as base
 from worldmodel.backbone.model import apply_decoder
 from worldmodel.fitting.batches import Example, pack
 

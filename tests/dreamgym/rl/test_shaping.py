@@ -8,7 +8,7 @@ from dreamgym.rl.advantages import early_call_shaped, entropy_modulated
 from dreamgym.rl.config import ShapingConfig, UpdateConfig
 from dreamgym.rl.credit import FirstCalls, TurnGrid
 from tests import doubles
-from tests.dreamgym.rl import test_update as base
+from tests.dreamgym.rl import updates as base
 from worldmodel.backbone.model import forward
 from worldmodel.fitting.batches import pack
 

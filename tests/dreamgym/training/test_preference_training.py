@@ -21,7 +21,7 @@ from dreamgym.training.preference_training import (
     train_preferences,
 )
 from tests import doubles, helpers
-from tests.dreamgym.rl import test_update as base
+from tests.dreamgym.rl import updates as base
 from worldmodel.backbone.model import forward
 from worldmodel.fitting.batches import pack
 from worldmodel.fitting.learner import copy_params
