@@ -140,7 +140,8 @@ class PlanConfig:
     where at most a tenth of the scorecard's transitions reveal something and the
     policy's draws are one action in two thirds of the recorded moments, else "mpc":
     where a step shows what nothing has said before, a search finds the dream's
-    inventions, and where draws differ, sequences can be compared."""
+    inventions, and where draws differ, sequences can be compared. So it is where no
+    collected episode was won: A* looks for a win."""
     depth: int = 4
     """Dreamed steps of a sequence, at most; the step limit of an episode ends it too.
     Errors of the dream add up over them."""

@@ -133,10 +133,13 @@ def chosen_plan(
     That is A* where what follows from an action can be known, at most `MAX_REVEALS` of
     the transitions of the run's scorecard reveal something, and the policy alone offers
     little to choose from: its draws agree in at least `MIN_AGREEMENT` of the recorded
-    moments. Elsewhere it is the method `otherwise`.
+    moments. Elsewhere it is the method `otherwise`, and where nobody has won: A* looks
+    for a win, which such a dream has never seen.
     """
     if plan.method != "auto":
         return plan
+    if not won_actions(read(run)[0]):
+        return dataclasses.replace(plan, method=otherwise)
     exact = read_scorecard(run)["exact"]
     reveals = exact["reveal"]["count"] / max(exact["all"]["count"], 1)
     if reveals > MAX_REVEALS or draw_agreement(run, policy, plan) < MIN_AGREEMENT:

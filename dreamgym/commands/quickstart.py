@@ -7,7 +7,7 @@ from typing import Any
 
 from dreamgym.build import chat as run_chat
 from dreamgym.build.budget import check_budget, check_recorded
-from dreamgym.build.episodes import nothing_to_imitate
+from dreamgym.build.episodes import demonstrations
 from dreamgym.build.real.step_limit import with_step_limit
 from dreamgym.commands import results as run_results
 from dreamgym.commands.estimate import recorded_transitions
@@ -22,7 +22,6 @@ from dreamgym.run.runner import run_stages
 from dreamgym.run.stage import Stage
 from dreamgym.stages.table import STAGES, is_in_run
 from worldmodel.backbone.mesh import MeshConfig, make_meshes
-from worldmodel.data.records import read_episodes
 
 
 def stage_names(
@@ -117,9 +116,11 @@ def quickstart(
 
         def check(stage: Stage, numbers: dict[str, Any]) -> None:
             if stage.name == "collect" and not numbers.get("successes", 1):
-                train = read_episodes(run.path("episodes.jsonl"))
                 # Behaviour cloning would say so too, after all of the fit.
-                raise RunError(f"{run.root}: {nothing_to_imitate(train)}")
+                try:
+                    demonstrations(run)
+                except RunError as error:
+                    raise RunError(f"{run.root}: {error}") from None
 
         if config.budget.real_steps and not run.done("collect"):
             print_division(run, fine_tune=fine_tune)

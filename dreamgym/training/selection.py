@@ -1,8 +1,9 @@
 """The choice between the policy that enters a stage and the one that leaves it.
 
 metrics of real dev games, pooled and by family -> whether a policy is better. All are
-pure functions of metrics: `real_success`, `real_return`, and for each family NAME
-`real_success/NAME` and `real_games/NAME`, the number of scored games.
+pure functions of metrics: `real_success`, `real_return` and its standard error
+`real_return_error`, and for each family NAME `real_success/NAME` and `real_games/NAME`,
+the number of scored games.
 """
 
 import math
@@ -83,7 +84,8 @@ def is_better(
     Args:
       standard_errors: how many standard errors of the difference it must win more
         often, where that is above 0: the best of several checkpoints on some games
-        wins more of these games than of others.
+        wins more of these games than of others. Where both win as often, as in an
+        environment that pays for progress and is never won, it must earn so many more.
     """
     if "real_success" not in row:
         return False
@@ -91,9 +93,11 @@ def is_better(
         return True
     if destroyed_families(row, baseline):
         return False
-    if standard_errors:
-        gain = row["real_success"] - baseline["real_success"]
+    gain = row["real_success"] - baseline["real_success"]
+    earned = row.get("real_return", 0.0) - baseline.get("real_return", 0.0)
+    if not standard_errors:
+        return gain > 0.0 or (gain == 0.0 and earned > 0.0)
+    if gain:
         return gain > standard_errors * _standard_error(row, baseline)
-    if row["real_success"] != baseline["real_success"]:
-        return row["real_success"] > baseline["real_success"]
-    return row.get("real_return", 0.0) > baseline.get("real_return", 0.0)
+    errors = [r.get("real_return_error", math.inf) for r in (row, baseline)]
+    return earned > standard_errors * math.hypot(*errors)

@@ -39,6 +39,12 @@ class Evidence(NamedTuple):
         rates = {name: self.success(name) for name in names}
         return {name: rate for name, rate in rates.items() if rate is not None}
 
+    def returns(self) -> dict[str, float]:
+        """Return the mean return of each policy at the test games, if it is known."""
+        rows = self.results["policies"].items()
+        known = {name: row.get("mean_return") for name, row in rows}
+        return {name: x for name, x in known.items() if x is not None}
+
     def number(self, stage: str, name: str) -> Any:
         """Return a number of a stage, None if it has none of that name."""
         return self.stages.get(stage, {}).get(name)

@@ -80,7 +80,7 @@ def outcome_sentences(evidence: Evidence) -> list[str]:
     )
     best = max(trained, key=lambda name: trained[name])
     if trained[best] == 0.0:
-        out = [f"All policies win 0 of {games} test games: nothing was learnt."]
+        out = [_never_won(evidence, games)]
     else:
         out = [f"The best policy is {best}: it wins {percent(trained[best])} of games."]
     out += _chance_sentences(evidence, trained)
@@ -91,6 +91,21 @@ def outcome_sentences(evidence: Evidence) -> list[str]:
             "the step limit, or its games draw lots."
         )
     return out
+
+
+def _never_won(evidence: Evidence, games: int) -> str:
+    """Return what was learnt where no policy wins, by what they earn."""
+    never = f"All policies win 0 of {games} test games"
+    earned = evidence.returns()
+    trained = [name for name in evidence.trained() if name in earned]
+    best = max(trained, key=lambda name: earned[name], default="")
+    floor = max((earned[n] for n in ("bc", "random") if n in earned), default=None)
+    if not best or floor is None or earned[best] <= floor:
+        return f"{never}: nothing was learnt."
+    return (
+        f"{never}. By what they earn the best one is {best}, with a return of "
+        f"{earned[best]:.3g}, where random players and bc have {floor:.3g} at most."
+    )
 
 
 def _chance_sentences(evidence: Evidence, trained: Mapping[str, float]) -> list[str]:

@@ -98,16 +98,24 @@ class Wavering(doubles.Scripted):
 
 
 @pytest.mark.parametrize(
-    ("reveals", "wavering", "method"),
-    [(0, 0, "a_star"), (10, 33, "a_star"), (11, 0, "mpc"), (10, 34, "mpc")],
+    ("reveals", "wavering", "won", "method"),
+    [
+        (0, 0, 1, "a_star"),
+        (10, 33, 1, "a_star"),
+        (11, 0, 1, "mpc"),
+        (10, 34, 1, "mpc"),
+        (0, 0, 0, "mpc"),  # A* looks for a win, and nobody has seen one
+    ],
 )
 def test_auto_searches_by_a_star_where_little_is_revealed_and_draws_agree(
-    folders, monkeypatch, reveals, wavering, method
+    folders, monkeypatch, reveals, wavering, won, method
 ):
     run, _ = folders
     dev = [doubles.expert(t) for t in doubles.tasks("train")[:60]]
     assert sum(len(e.transitions) for e in dev) > planning.AGREEMENT_MOMENTS
-    monkeypatch.setattr(planning, "read", lambda _: ([], dev))
+    lost = doubles.episode(doubles.task(0, 2, 4), ["go left"])
+    train = [dev[0] if won else lost, lost]
+    monkeypatch.setattr(planning, "read", lambda _: (train, dev))
     policy = Wavering(wavering)
     rate = {"mean": 0.9, "count": 99}
     exact = {"predictable": rate, "all": {"count": 100}, "reveal": {"count": reveals}}
@@ -124,7 +132,8 @@ def test_auto_searches_by_a_star_where_little_is_revealed_and_draws_agree(
 
 def test_without_a_recorded_moment_auto_compares_sequences(folders, monkeypatch):
     run, _ = folders
-    monkeypatch.setattr(planning, "read", lambda _: ([], []))
+    won = doubles.expert(doubles.tasks("train")[0])
+    monkeypatch.setattr(planning, "read", lambda _: ([won], []))
     monkeypatch.setattr(
         planning,
         "read_scorecard",

@@ -57,3 +57,15 @@ def test_the_best_of_several_checkpoints_must_win_more_by_a_standard_error():
     assert not is_better(
         row(1.0, coin=(1.0, 4)), row(1.0, coin=(1.0, 4)), standard_errors=1.0
     )
+
+
+def test_where_nobody_wins_the_return_must_rise_by_a_standard_error():
+    """By hand: errors of 0.3 and 0.4 are 0.5 together."""
+    before = row(0.0, 1.0, coin=(0.0, 16)) | {"real_return_error": 0.3}
+    for earned, better in ((1.4, False), (1.6, True)):
+        after = row(0.0, earned, coin=(0.0, 16)) | {"real_return_error": 0.4}
+        assert is_better(after, before, standard_errors=1.0) is better
+        assert is_better(after, before)
+    won_less = row(0.0, 9.0, coin=(0.0, 16)) | {"real_return_error": 0.4}
+    won = row(0.25, 1.0, coin=(0.25, 16)) | {"real_return_error": 0.3}
+    assert not is_better(won_less, won, standard_errors=1.0)

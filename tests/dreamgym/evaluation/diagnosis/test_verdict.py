@@ -58,6 +58,22 @@ def test_that_all_policies_lose_is_said():
     ]
 
 
+def test_where_nobody_wins_what_policies_earn_is_compared():
+    """By hand: in an environment that pays for progress and is never won."""
+
+    def earning(**returns):
+        rows = {n: row(0.0, 60) | {"mean_return": x} for n, x in returns.items()}
+        return outcome_sentences(evidence(**rows))
+
+    assert earning(random=0.5, bc=0.75, s2r=1.25) == [
+        "All policies win 0 of 60 test games. By what they earn the best one is s2r, "
+        "with a return of 1.25, where random players and bc have 0.75 at most."
+    ]
+    nothing = ["All policies win 0 of 60 test games: nothing was learnt."]
+    assert earning(random=0.5, bc=0.25, s2r=0.5) == nothing
+    assert earning(bc=0.25) == nothing
+
+
 def test_chance_is_compared_with_each_policy():
     some = evidence(random=0.5, expert=1.0, bc=0.4, warmstart=0.6, dream=0.45)
     assert outcome_sentences(some) == [
