@@ -5,6 +5,10 @@ import json
 
 import pytest
 
+from dreamgym.commands import quickstart as quickstart_command
+from dreamgym.config.presets import preset
+from dreamgym.run.directory import RunError
+from dreamgym.run.runner import run_stages
 from tests import doubles
 from tests.dreamgym.test_cli import refused, run, tiny
 from worldmodel.data.records import SCHEMA, read_episodes, write_episodes
@@ -148,6 +152,32 @@ def test_a_task_on_both_sides_is_refused_and_test_episodes_are_left_out(capsys):
     assert "1 episodes of split 'test' are left out" in capsys.readouterr().err
     held = read_episodes("s/episodes.jsonl") + read_episodes("s/dev.jsonl")
     assert {e.task.id for e in held} == {one.task.id, two.task.id}
+
+
+class Collected(Exception):
+    """The run went on after its first stage."""
+
+
+def test_a_run_goes_on_without_a_win_where_progress_is_paid(tmp_path, monkeypatch):
+    """It would imitate the part that earned more than the others."""
+    del tmp_path
+    lost = [doubles.episode(t, ["go right"]) for t in doubles.tasks("train")[:4]]
+    step = dataclasses.replace(lost[0].transitions[0], rewards={"progress": 0.5})
+    paid = dataclasses.replace(lost[0], transitions=(step,))
+    dev = dataclasses.replace(lost[3], task=doubles.tasks("dev")[0])
+
+    def first(run, table, names, **settings):
+        assert "collect" in names
+        run_stages(run, table, ["collect"], **settings)
+        raise Collected
+
+    monkeypatch.setattr(quickstart_command, "run_stages", first)
+    for number, episodes in enumerate(([*lost[:3], dev], [paid, *lost[1:3], dev])):
+        write_episodes("e.jsonl", episodes)
+        config = preset("tiny", {"data.episodes": "e.jsonl"})
+        error = Collected if number else RunError
+        with pytest.raises(error):
+            quickstart_command.quickstart(f"r{number}", config)
 
 
 def test_nothing_to_imitate_is_said_before_anything_is_fitted(capsys, tmp_path):
