@@ -74,7 +74,9 @@ def tiny() -> RunConfig:
         ),
         pretrain=PretrainConfig(fit=_fit(30, every=15, context=0.2)),
         fidelity=FidelityConfig(transitions=40),
-        bc=BcConfig(fit=_fit(30, every=15, context=0.1), max_demonstrations=20),
+        bc=BcConfig(
+            fit=_fit(30, every=15, context=0.1), max_demonstrations=20, min_wins=5
+        ),
         branch=BranchConfig(episodes=4),
         # Every stage is to run: no dream of this size is worth to train in.
         dream_check=DreamCheckConfig(force=True),

@@ -135,10 +135,9 @@ class Updater:
         Metrics are those of `policy_loss` (`kl` only where its penalty has a weight),
         the size of the update (`update_kl...`, see trust_region.UpdateSize),
         `step_fraction`, the fraction of the step that was taken, and `surrogate_gain`.
-        With `visitation_weights`, one for each example,
-        the gain is the sum of advantages under the new policy in these weights, times
-        `advantage_scale`, by which advantages were divided; otherwise it is the mean
-        over turns.
+        With `visitation_weights`, one for each example, the gain is the sum of
+        advantages under the new policy in these weights, times `advantage_scale`, by
+        which advantages were divided; otherwise it is the mean over turns.
 
         Raises:
           FloatingPointError: a loss that is not finite.

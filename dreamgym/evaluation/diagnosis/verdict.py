@@ -99,12 +99,13 @@ def _never_won(evidence: Evidence, games: int) -> str:
     earned = evidence.returns()
     trained = [name for name in evidence.trained() if name in earned]
     best = max(trained, key=lambda name: earned[name], default="")
-    floor = max((earned[n] for n in ("bc", "random") if n in earned), default=None)
-    if not best or floor is None or earned[best] <= floor:
+    floors = {n: earned[n] for n in ("random", "bc") if n in earned and n != best}
+    if not best or not floors or earned[best] <= max(floors.values()):
         return f"{never}: nothing was learnt."
+    compared = ", ".join(f"{name} {x:.3g}" for name, x in floors.items())
     return (
         f"{never}. By what they earn the best one is {best}, with a return of "
-        f"{earned[best]:.3g}, where random players and bc have {floor:.3g} at most."
+        f"{earned[best]:.3g} ({compared})."
     )
 
 

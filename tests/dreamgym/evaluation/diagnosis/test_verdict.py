@@ -67,7 +67,11 @@ def test_where_nobody_wins_what_policies_earn_is_compared():
 
     assert earning(random=0.5, bc=0.75, s2r=1.25) == [
         "All policies win 0 of 60 test games. By what they earn the best one is s2r, "
-        "with a return of 1.25, where random players and bc have 0.75 at most."
+        "with a return of 1.25 (random 0.5, bc 0.75)."
+    ]
+    assert earning(random=0.5, bc=0.75) == [
+        "All policies win 0 of 60 test games. By what they earn the best one is bc, "
+        "with a return of 0.75 (random 0.5)."
     ]
     nothing = ["All policies win 0 of 60 test games: nothing was learnt."]
     assert earning(random=0.5, bc=0.25, s2r=0.5) == nothing
