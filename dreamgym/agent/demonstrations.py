@@ -99,11 +99,11 @@ def best_parts(episodes: Sequence[Episode]) -> list[Episode]:
     parts = [_highest_part(e) for e in episodes if e.error is None and e.transitions]
     if not parts:
         return []
-    least = max(min(highest for highest, _ in parts), 0.0)
+    lowest = max(min(highest for highest, _ in parts), 0.0)
     best: dict[str, tuple[float, Episode]] = {}
     for highest, episode in parts:
         part = without_detours(episode)
-        if episode.task.id in won or highest <= least or not part.transitions:
+        if episode.task.id in won or highest <= lowest or not part.transitions:
             continue
         other = best.get(episode.task.id)
         better = other is None or (-highest, len(part.transitions)) < (

@@ -245,16 +245,16 @@ def known_solutions(run: Run) -> list[Episode]:
     Raises:
       RunError: there is no demonstration (`demonstrations`).
     """
-    known, _ = demonstrations(run)
+    imitable, _ = demonstrations(run)
     deterministic = run.numbers("collect").get("deterministic", True)
     if run.config.bc.imitate != "experts" and deterministic:
         if run.config.bc.imitate == "corrected":
-            known = [without_detours(e) for e in known]
-        expert_ids = {e.task.id for e in known}
+            imitable = [without_detours(e) for e in imitable]
+        expert_ids = {e.task.id for e in imitable}
         # Where an expert solved the task, a detour of random play has nothing to add.
         others = solutions(read(run)[0], run.config.bc.min_wins)
-        known = [*known, *(e for e in others if e.task.id not in expert_ids)]
-    return known
+        imitable = [*imitable, *(e for e in others if e.task.id not in expert_ids)]
+    return imitable
 
 
 def imitated_episodes(run: Run) -> list[Episode]:
@@ -266,9 +266,9 @@ def imitated_episodes(run: Run) -> list[Episode]:
       RunError: none of the collected episodes was won, or none of a kind that has a
         share.
     """
-    known, shares = known_solutions(run), run.config.bc.mixture.shares
+    imitable, shares = known_solutions(run), run.config.bc.mixture.shares
     try:
-        return draw_mixture(known, shares, seed=run.config.seed)
+        return draw_mixture(imitable, shares, seed=run.config.seed)
     except ValueError as error:
         raise RunError(f"bc.mixture: {error}") from None
 

@@ -106,8 +106,8 @@ def iterate(
                 known_wins=len(solved | _won_tasks(dreamed)),
             )
             replaced = solved | {e.task.id for e in newly_dreamed}
-            kept = [e for e in dreamed if e.task.id not in replaced]
-            dreamed = [*newly_dreamed, *kept]
+            earlier = [e for e in dreamed if e.task.id not in replaced]
+            dreamed = [*newly_dreamed, *earlier]
             row["dreamed_demonstrations"] = len(dreamed)
         extra = [e for e in dreamed if e.task.id not in solved]
         policy = fit_demonstrations(

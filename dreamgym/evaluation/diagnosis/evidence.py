@@ -42,8 +42,8 @@ class Evidence(NamedTuple):
     def returns(self) -> dict[str, float]:
         """Return the mean return of each policy at the test games, if it is known."""
         rows = self.results["policies"].items()
-        known = {name: row.get("mean_return") for name, row in rows}
-        return {name: x for name, x in known.items() if x is not None}
+        returns = {name: row.get("mean_return") for name, row in rows}
+        return {name: x for name, x in returns.items() if x is not None}
 
     def number(self, stage: str, name: str) -> Any:
         """Return a number of a stage, None if it has none of that name."""
