@@ -9,7 +9,7 @@ several arguments
 import dataclasses
 import itertools
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from worldmodel.data.invalid_actions import is_invalid
 from worldmodel.data.records import Episode, State, Transition
@@ -74,53 +74,57 @@ def shortened_wins(episodes: Sequence[Episode]) -> list[Episode]:
 
 
 def solutions(
-    episodes: Sequence[Episode], min_wins: int, *, known_wins: int = 0
+    episodes: Sequence[Episode], min_wins: int, won_tasks: Collection[str] = ()
 ) -> list[Episode]:
     """Return the shortened wins, and where they are few the parts that earned most.
 
     Args:
-      min_wins: the number of wins, `known_wins` elsewhere included, below which the
-        `best_parts` are returned as well.
+      min_wins: the number of won tasks below which the `best_parts` are returned, too.
+      won_tasks: the tasks that were won elsewhere, by id; they count as well.
     """
     wins = shortened_wins(episodes)
-    if len(wins) + known_wins >= min_wins:
+    if len({e.task.id for e in wins} | set(won_tasks)) >= min_wins:
         return wins
     return [*wins, *best_parts(episodes)]
 
 
-def best_parts(episodes: Sequence[Episode]) -> list[Episode]:
+def best_parts(episodes: Sequence[Episode], *, shortens: bool = True) -> list[Episode]:
     """Return for each task that was not won the part of an episode that earned most.
 
-    A part begins with the episode, ends where the sum of rewards is highest, and has no
-    detours. It counts if this sum is above 0 and above the lowest one of all episodes:
-    what every episode earns shows nothing. Episodes that broke are left out.
+    A part begins with the episode and ends where the sum of rewards is highest; with
+    `shortens` it has no detours. It counts if it earned more than 0, and more than the
+    one that earned least of all: what every episode earns shows nothing. Unscored
+    episodes are left out.
     """
     won = {e.task.id for e in episodes if e.success}
-    parts = [_highest_part(e) for e in episodes if e.error is None and e.transitions]
-    if not parts:
-        return []
-    lowest = max(min(highest for highest, _ in parts), 0.0)
-    best: dict[str, tuple[float, Episode]] = {}
-    for highest, episode in parts:
-        part = without_detours(episode)
-        if episode.task.id in won or highest <= lowest or not part.transitions:
+    parts = [_highest_part(e) for e in episodes if e.success is not None]
+    if shortens:
+        parts = [without_detours(part) for part in parts]
+    lowest = max(min((e.episode_return for e in parts), default=0.0), 0.0)
+    best: dict[str, Episode] = {}
+    for part in parts:
+        # The margin: sums of the same rewards in another order differ by rounding.
+        if part.task.id in won or part.episode_return <= lowest + 1e-9:
             continue
-        other = best.get(episode.task.id)
-        better = other is None or (-highest, len(part.transitions)) < (
-            -other[0],
-            len(other[1].transitions),
-        )
-        if better:
-            best[episode.task.id] = highest, part
-    return [part for _, part in best.values()]
+        other = best.get(part.task.id)
+        if other is None or _worth(part) > _worth(other):
+            best[part.task.id] = part
+    return list(best.values())
 
 
-def _highest_part(episode: Episode) -> tuple[float, Episode]:
-    """Return the highest sum of rewards of an episode, and the episode up to there."""
+def _worth(part: Episode) -> tuple[float, int]:
+    """Return what parts of one task are ranked by: what they earned, then brevity."""
+    return part.episode_return, -len(part.transitions)
+
+
+def _highest_part(episode: Episode) -> Episode:
+    """Return the episode up to where its sum of rewards is highest for the first time.
+
+    Without a step where that is the sum of none.
+    """
     sums = [0.0, *itertools.accumulate(t.reward for t in episode.transitions)]
-    highest = max(sums)
-    end = sums.index(highest)
-    return highest, dataclasses.replace(episode, transitions=episode.transitions[:end])
+    end = sums.index(max(sums))
+    return dataclasses.replace(episode, transitions=episode.transitions[:end])
 
 
 def without_surpassed(episodes: Sequence[Episode]) -> list[Episode]:

@@ -224,7 +224,7 @@ def demonstrations(run: Run) -> tuple[list[Episode], list[Episode]]:
     shortens = deterministic and c.imitate != "experts"
     experts = expert_episodes(train, c.max_demonstrations, shortens=shortens)
     if not experts and c.min_wins:
-        experts = best_parts(train)[: c.max_demonstrations]
+        experts = best_parts(train, shortens=shortens)[: c.max_demonstrations]
     if not experts:
         raise RunError(nothing_to_imitate(train))
     return (
@@ -234,7 +234,7 @@ def demonstrations(run: Run) -> tuple[list[Episode], list[Episode]]:
 
 
 def known_solutions(run: Run) -> list[Episode]:
-    """Return won episodes of the collection, one for each task that it solved.
+    """Return what the collection shows of its tasks: an episode of each, mostly won.
 
     These are the demonstrations and, unless `bc.imitate` is "experts", what other
     actors won in further tasks of a deterministic environment: elsewhere they may have
@@ -263,8 +263,8 @@ def imitated_episodes(run: Run) -> list[Episode]:
     These are the known solutions, with `bc.mixture` drawn in shares of their kinds.
 
     Raises:
-      RunError: none of the collected episodes was won, or none of a kind that has a
-        share.
+      RunError: there is no demonstration (`demonstrations`), or none of a kind that
+        has a share.
     """
     imitable, shares = known_solutions(run), run.config.bc.mixture.shares
     try:

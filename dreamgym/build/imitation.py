@@ -8,13 +8,13 @@ that earned most -> a fit from the initial policy
 import dataclasses
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import jax
 import numpy as np
 
 from dreamgym.agent.config import PlanConfig
-from dreamgym.agent.demonstrations import best_parts, shortened_wins, valid_steps
+from dreamgym.agent.demonstrations import shortened_wins, solutions, valid_steps
 from dreamgym.agent.early_experience import examples as early
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import rollout
@@ -47,23 +47,24 @@ def dreamed_wins(
     name: str,
     folder: str = "",
     *,
-    known_wins: int,
+    won_tasks: Collection[str],
 ) -> list[Episode]:
     """Return the shortest episode, without detours, of each task won in the dream.
 
-    Where these and the known wins are fewer than `bc.min_wins`, the parts of episodes
-    that earned most in other tasks follow (`best_parts`). `expert_iteration.tasks` of
-    the tasks are drawn. What was dreamed under this name before an interruption is not
-    repeated: it is in checkpoints/NAME.jsonl.
+    Where these and `won_tasks` are fewer than `bc.min_wins`, the parts of episodes that
+    earned most in other tasks follow (`best_parts`); their `success` is false.
+    `expert_iteration.tasks` of the tasks are drawn. What was dreamed under this name
+    before an interruption is not repeated: it is in checkpoints/NAME.jsonl.
 
     Args:
       name: names the rollouts, and seeds the draw and their noise.
       folder: that of the experience model in the run.
-      known_wins: the number of tasks of which a win is imitated already.
+      won_tasks: the tasks of which a win is imitated already, by id.
     """
     path = run.path(f"checkpoints/{name}.jsonl")
     if path.is_file():
-        return recorded_episodes(path)
+        recorded = recorded_episodes(path)
+        return [*shortened_wins(recorded), *(e for e in recorded if not e.success)]
     if not tasks:
         return []
     c, seed = run.config.expert_iteration, content_seed(run.config.policy_seed, name)
@@ -93,10 +94,7 @@ def dreamed_wins(
     solved = {e.task.id for e in won}
     lost = [task for task in drawn if task.id not in solved]
     won += searched_wins(run, dreams, policy, lost, name)
-    imitable = shortened_wins(won)
-    if known_wins + len(imitable) < run.config.bc.min_wins:
-        solved = {e.task.id for e in imitable}
-        imitable += [e for e in best_parts(played) if e.task.id not in solved]
+    imitable = solutions([*played, *won], run.config.bc.min_wins, won_tasks)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_episodes(path, imitable)
     return imitable

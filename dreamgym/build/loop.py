@@ -336,7 +336,7 @@ def supervised(run: Run, policy: Policy, config: LoopConfig) -> list[Example]:
     """Return the examples for the auxiliary loss (training.AuxiliaryConfig).
 
     Raises:
-      RunError: none of the collected episodes was won.
+      RunError: there is no demonstration.
     """
     if config.auxiliary.objective == "rollout_iwm":
         return []  # the loop's own rollouts

@@ -55,6 +55,7 @@ SETTINGS: dict[str, Any] = {
     "pretrain.fit.eval_every": 500,
     "bc.fit.steps": 120,
     "bc.fit.eval_every": 120,
+    "bc.min_wins": 0,  # a game is expected to be won where its win was imitated
     # Demonstrations would show the model what it is to know by heart.
     "experience.demonstrations": 0,
     "train.monitor.real_eval_every": 0,

@@ -77,6 +77,26 @@ def check_preferences(config: RunConfig) -> None:
             read_preferences(file)
 
 
+def _check_without_wins(run: Run) -> None:
+    """Stop a run that cannot go on without a won episode; later stages would, too.
+
+    Raises:
+      RunError: there is nothing to imitate, or a setting starts from won episodes.
+    """
+    try:
+        demonstrations(run)
+    except RunError as error:
+        raise RunError(f"{run.root}: {error}") from None
+    for name in ("train", "transfer"):
+        loop = getattr(run.config, name)
+        if loop.curriculum.reads_demonstrations:
+            raise RunError(
+                f"{run.root}: no collected episode was won, and {name}.curriculum "
+                "begins in won episodes or is guided by them: leave "
+                "demonstration_starts and guided_retries out"
+            )
+
+
 def quickstart(
     run_dir: str | Path,
     config: RunConfig,
@@ -116,11 +136,7 @@ def quickstart(
 
         def check(stage: Stage, numbers: dict[str, Any]) -> None:
             if stage.name == "collect" and not numbers.get("successes", 1):
-                # Behaviour cloning would say so too, after all of the fit.
-                try:
-                    demonstrations(run)
-                except RunError as error:
-                    raise RunError(f"{run.root}: {error}") from None
+                _check_without_wins(run)
 
         if config.budget.real_steps and not run.done("collect"):
             print_division(run, fine_tune=fine_tune)

@@ -325,7 +325,8 @@ class BcConfig:
     """Won tasks below which parts of other episodes are imitated, too: in each task
     that was not won the part that earned the most reward, if that is above 0 and above
     what every episode earned. For environments that pay for progress and are rarely
-    won; 0 imitates wins alone."""
+    won. Of collected episodes only where wins of others are imitated, too, or where
+    nothing was won; 0 imitates wins alone."""
     max_demonstrations: int = 1200
     """Expert episodes that are learned from, at most."""
     demonstration_share: float = 1.0

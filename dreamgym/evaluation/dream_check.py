@@ -209,18 +209,18 @@ def describe_unmeasured(scorecard: Mapping[str, Any]) -> str:
 def dev_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Return the metrics of played dev games: success and return, by family too.
 
-    `real_success`, `real_return` with its standard error `real_return_error`, and for
-    each family `real_success/NAME` and `real_games/NAME`; what nobody scored has none.
+    `real_success`, `real_return`, of two games or more its standard error
+    `real_return_error`, and for each family `real_success/NAME` and `real_games/NAME`;
+    what nobody scored has none.
     """
     row = summary(trajectories, real_transitions=0)
     if row["success"]["mean"] is None:
         return {}
     returns = [t.episode.episode_return for t in trajectories if t.error is None]
-    out = {
-        "real_success": row["success"]["mean"],
-        "real_return": row["mean_return"],
-        "real_return_error": float(np.std(returns) / np.sqrt(len(returns))),
-    }
+    out = {"real_success": row["success"]["mean"], "real_return": row["mean_return"]}
+    if len(returns) > 1:
+        error = np.std(returns, ddof=1) / np.sqrt(len(returns))
+        out["real_return_error"] = float(error)
     families: dict[str, list[bool]] = {}
     for t in trajectories:
         if t.error is None:

@@ -139,8 +139,9 @@ def real_eval_due(config: MonitorConfig, update: int, last: int) -> bool:
 def best_row(rows: Sequence[Mapping[str, Any]]) -> int | None:
     """Return the index of the row with the best success on real dev games.
 
-    The first of equals; reverted updates do not count, nor do those that destroyed a
-    family's success (`destroyed/NAME`). None where no game was played.
+    Of equal ones the row with the best return, and of these the first; reverted updates
+    do not count, nor do those that destroyed a family's success (`destroyed/NAME`).
+    None where no game was played.
     """
     evaluated = [
         i
@@ -149,7 +150,12 @@ def best_row(rows: Sequence[Mapping[str, Any]]) -> int | None:
         and not r.get("reverted")
         and not any(k.startswith("destroyed/") for k in r)
     ]
-    return max(evaluated, key=lambda i: rows[i]["real_success"], default=None)
+    return max(evaluated, key=lambda i: dev_score(rows[i]), default=None)
+
+
+def dev_score(row: Mapping[str, Any]) -> tuple[float, float]:
+    """Return what rows are ranked by: success on real dev games, then the return."""
+    return row["real_success"], row.get("real_return", 0.0)
 
 
 def _dream_and_reality_diverge(rows: Sequence[Mapping[str, Any]], gap: float) -> bool:

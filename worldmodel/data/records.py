@@ -105,7 +105,7 @@ class Episode:
     @property
     def episode_return(self) -> float:
         """The undiscounted sum of rewards."""
-        return sum(t.reward for t in self.transitions)
+        return float(sum(t.reward for t in self.transitions))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -242,13 +242,20 @@ def text_sizes(
 ) -> dict[str, float]:
     """Return the mean tokens of a state, by side, and those of the longest action.
 
-    Only actions of won episodes count; without any, the number is 0.
+    Only actions of won episodes count; without any, those of episodes in which a step
+    was rewarded, and without these the number is 0.
     """
-    won = {t.action for e in (*train, *dev) if e.success for t in e.transitions}
+    episodes = [*train, *dev]
+    shown = [e for e in episodes if e.success] or [
+        e for e in episodes if any(t.reward > 0 for t in e.transitions)
+    ]
+    actions = {t.action for e in shown for t in e.transitions}
     return {
         "tokens_per_state": _tokens_per_state(tok, train),
         "tokens_per_state_dev": _tokens_per_state(tok, dev),
-        "action_tokens": max((len(tok.encode(action)) for action in won), default=0),
+        "action_tokens": max(
+            (len(tok.encode(action)) for action in actions), default=0
+        ),
     }
 
 

@@ -36,6 +36,8 @@ CONTROLS = (
 CACHED_PIECES = 1 << 14
 """Pieces of text whose ids a tokenizer keeps, at most: lines and words recur in every
 prompt of an episode, and a lookup takes an eightieth of the time of encoding them."""
+LONGEST_CACHED = 256
+"""Characters of such a piece, at most."""
 JOIN = "join"
 REFERENCES = tuple(f"ref{i}" for i in range(48))
 
@@ -277,9 +279,8 @@ class TextTokenizer:
         core.no_truncation()
         self._core, self._files = core, files or {}
         plain = _plain(core)
-        self._piece_ids = functools.lru_cache(CACHED_PIECES)(
-            lambda text: plain.encode(text, add_special_tokens=False).ids
-        )
+        self._encode = lambda text: plain.encode(text, add_special_tokens=False).ids
+        self._piece_ids = functools.lru_cache(CACHED_PIECES)(self._encode)
         vocabulary = core.get_vocab(with_added_tokens=True)
         self._control = {c: vocabulary[control_text(c)] for c in CONTROLS}
         self._names = {i: c for c, i in self._control.items()}
@@ -396,7 +397,8 @@ class TextTokenizer:
 
     def encode_piece(self, text: str) -> list[int]:
         """Return the ids of a piece of a text, without a space before it."""
-        return list(self._piece_ids(text))  # a copy: callers append to it
+        ids = self._piece_ids if len(text) <= LONGEST_CACHED else self._encode
+        return list(ids(text))  # a copy: callers append to it
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids without control tokens; invalid UTF-8 is replaced."""

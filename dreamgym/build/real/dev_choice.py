@@ -176,13 +176,17 @@ def _is_worse(
 ) -> bool:
     """Return whether games were lost by more than so many errors of the difference.
 
-    The games are paired. With fewer than two that are scored in both, it is worse.
+    The games are paired. Where each was won by both or by neither, what they earned is
+    compared. With fewer than two that are scored in both, it is worse.
     """
-    differences = [
-        float(bool(b.episode.success)) - float(bool(a.episode.success))
+    scored = [
+        (a.episode, b.episode)
         for a, b in zip(before, after, strict=True)
         if a.error is None and b.error is None
     ]
+    differences = [float(bool(b.success)) - float(bool(a.success)) for a, b in scored]
+    if not any(differences):
+        differences = [b.episode_return - a.episode_return for a, b in scored]
     if len(differences) < 2:
         return True
     error = float(np.std(differences, ddof=1)) / math.sqrt(len(differences))

@@ -79,12 +79,12 @@ def iterate(
             player = planning_policy(run, policy, plan, stage=name, folder=model_folder)
         unsolved = _unsolved(tasks, [*collected, *played])
         played = play_round(run, folder, player, unsolved, played, limit, reserve)
-        new = solutions(played, c.bc.min_wins, known_wins=len(_won_tasks(collected)))
+        new = solutions(played, c.bc.min_wins, _won_tasks(collected))
         real = [*collected, *new]
         solved = _won_tasks(real)
         row: dict[str, Any] = {
             "real_transitions": count_transitions(played),
-            "real_demonstrations": len({e.task.id for e in real}),
+            "real_demonstrations": len(solved),
         }
         if dreams:
             if c.transfer.iteration.refit_share and can_refit(run.config):
@@ -103,19 +103,20 @@ def iterate(
                 unsolved,
                 folder,
                 model_folder,
-                known_wins=len(solved | _won_tasks(dreamed)),
+                won_tasks=solved | _won_tasks(dreamed),
             )
-            replaced = solved | {e.task.id for e in newly_dreamed}
+            replaced = solved | _won_tasks(newly_dreamed)
             earlier = [e for e in dreamed if e.task.id not in replaced]
-            dreamed = [*newly_dreamed, *earlier]
-            row["dreamed_demonstrations"] = len(dreamed)
+            dreamed = without_surpassed([*newly_dreamed, *earlier])
+            row["dreamed_demonstrations"] = len(_won_tasks(dreamed))
         extra = [e for e in dreamed if e.task.id not in solved]
-        policy = fit_demonstrations(
-            run, without_surpassed([*imitated, *new, *extra]), folder
-        )
+        shown = without_surpassed([*imitated, *new, *extra])
+        if parts := sum(not e.success for e in shown):
+            row["imitated_parts"] = parts
+        policy = fit_demonstrations(run, shown, folder)
         rows.append(row)
         print(f"{name}: round {number}: {_text(row)}", file=sys.stderr)
-    first = len({e.task.id for e in collected})
+    first = len(_won_tasks(collected))
     return policy, {"rounds": rows, "collected_demonstrations": first}
 
 

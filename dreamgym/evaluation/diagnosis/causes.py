@@ -91,13 +91,18 @@ def broken_episodes(evidence: Evidence) -> Cause | None:
     )
 
 
-def few_demonstrations(evidence: Evidence) -> Cause | None:
-    """Return a cause if there are too few successful episodes to imitate."""
+def _imitated_wins(evidence: Evidence) -> int | None:
+    """Return the number of won episodes that bc imitates, None if it is not known."""
     count = evidence.number("bc", "imitated_episodes")
     if count is None:
         return None
-    count -= evidence.number("bc", "imitated_parts") or 0
-    if count >= FEW_DEMONSTRATIONS:
+    return count - (evidence.number("bc", "imitated_parts") or 0)
+
+
+def few_demonstrations(evidence: Evidence) -> Cause | None:
+    """Return a cause if there are too few successful episodes to imitate."""
+    count = _imitated_wins(evidence)
+    if count is None or count >= FEW_DEMONSTRATIONS:
         return None
     return Cause(
         "few demonstrations",
@@ -146,7 +151,7 @@ def invalid_actions(evidence: Evidence) -> Cause | None:
 def weak_imitation(evidence: Evidence) -> Cause | None:
     """Return a cause if many demonstrations taught far less than the expert knows."""
     bc, expert = evidence.success("bc"), evidence.success("expert")
-    count = evidence.number("bc", "imitated_episodes")
+    count = _imitated_wins(evidence)
     if bc is None or not expert or count is None or count < FEW_DEMONSTRATIONS:
         return None
     if bc >= WEAK_IMITATION * expert:

@@ -10,6 +10,7 @@ which nothing was collected have some, too. Each round fits from the same initia
 policy, so that errors of an earlier one do not add up.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from dreamgym.agent.demonstrations import random_success, without_surpassed
@@ -126,8 +127,9 @@ def _iterate(
 ) -> tuple[Policy | None, dict[str, Any]]:
     """Return the policy of the last round, and the numbers of all rounds.
 
-    There is no policy if nothing was won in tasks without a real demonstration. What an
-    interrupted stage dreamed in whole rounds, and its fits, are not repeated.
+    There is no policy if nothing was won, nor earned where few tasks are won, in tasks
+    without a real win. What an interrupted stage dreamed in whole rounds, and its fits,
+    are not repeated.
     """
     c, episodes = run.config.expert_iteration, read(run)[0]
     fresh = training_tasks(run, [e.task for e in episodes], c.fresh_tasks)
@@ -139,8 +141,8 @@ def _iterate(
     policy: Policy | None = None
     explorer: Policy | None = None
 
-    def play(player: Policy, name: str) -> tuple[int, int]:
-        """Add what a player wins; return in how many tasks, and how many it played."""
+    def play(player: Policy, name: str) -> tuple[list[Episode], int]:
+        """Add what a player shows; return that, and how many tasks it played."""
         solved = {e.task.id for e in (*real, *won) if e.success}
         # Another win of a task would add nothing: one episode of each is imitated.
         unsolved = [t for t in tasks if t.id not in solved]
@@ -151,33 +153,39 @@ def _iterate(
             unsolved,
             name,
             remedy_folder(run),
-            known_wins=len(solved),
+            won_tasks=solved,
         )
-        won.extend(new)
-        return len(new), min(len(unsolved), c.tasks)
+        won[:] = without_surpassed([*won, *new])
+        return new, min(len(unsolved), c.tasks)
 
     for number in range(1, c.rounds + 1):
         name = f"{NAME}/round-{number}"
         new, played = play(warm if policy is None else policy, name)
-        weak = c.explore and new < chance * played
+        weak = c.explore and _wins(new) < chance * played
         if weak and (number == 1 or explorer is not None):
             if explorer is None:
                 explorer = exploration_policy(run, f"{NAME}/explorer")
-            explorer_wins.append(play(explorer, f"{name}-explorer")[0])
-            new += explorer_wins[-1]
-        counts.append(len(won))
+            explored, _ = play(explorer, f"{name}-explorer")
+            explorer_wins.append(_wins(explored))
+            new = [*new, *explored]
+        counts.append(_wins(won))
         if new:
             policy = fit_demonstrations(run, without_surpassed([*imitated, *won]), name)
     write_episodes(run.path(f"{NAME}.jsonl"), won)
     numbers = {
         "rounds": c.rounds,
         "tasks": len(tasks),
-        "real_demonstrations": len(real),
+        "real_demonstrations": _wins(real),
         "dreamed_demonstrations": counts,
+        **({"dreamed_parts": len(won) - counts[-1]} if len(won) > counts[-1] else {}),
         **({"explorer_demonstrations": explorer_wins} if explorer_wins else {}),
         **run_chat.server_usage(experience),
     }
     return policy, numbers
+
+
+def _wins(episodes: Sequence[Episode]) -> int:
+    return sum(bool(e.success) for e in episodes)
 
 
 def cost(config: RunConfig, workload: Workload) -> Cost:

@@ -45,7 +45,7 @@ from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
 from dreamgym.training import TrainingState
 from dreamgym.training.metrics import training_note
-from dreamgym.training.monitor import best_row
+from dreamgym.training.monitor import best_row, dev_score
 from worldmodel import fidelity
 from worldmodel.data.records import Episode
 from worldmodel.experience.base import CachingExperienceModel
@@ -251,7 +251,7 @@ def _dev_metrics_of(run: Run, progress: TrainingState) -> dict[str, Any] | None:
         return progress.curve[best]
     if progress.best is not None and any("real_success" in r for r in progress.curve):
         rejected = [r for r in progress.curve if any(map(_is_destruction, r))]
-        return max(rejected, key=lambda row: row["real_success"], default={})
+        return max(rejected, key=dev_score, default={})
     if not plays_dev_games(run, "dream"):
         return None
     return dev_metrics(play_dev_games(run, "dream", load_policy(run, "dream")))

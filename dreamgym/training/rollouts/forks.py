@@ -1,5 +1,6 @@
 """Forks: states on the way of rollouts from which a group of further ones begins."""
 
+import collections
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -27,18 +28,19 @@ def fork_points(
     # worth comparing actions in one and the same state.
     unique: dict[tuple, Snapshot] = {}
     turns: dict[tuple, list[Turn]] = {}
-    won: dict[tuple, list[bool]] = {}
+    won = collections.defaultdict[tuple, list[bool]](list)
     group_success: dict[tuple, float] = {}
     for group in groups_of(rows, config.group_size):
         if is_informative(group):
-            success = float(np.mean([bool(t.episode.success) for t in group]))
+            scored = [bool(t.episode.success) for t in group if t.error is None]
             for t in group:
                 for state, turn in zip(_states(t), t.turns, strict=True):
                     if state.past != t.past:
                         unique[key := _key(state)] = state
                         turns.setdefault(key, []).append(turn)
-                        won.setdefault(key, []).append(bool(t.episode.success))
-                        group_success[key] = success
+                        group_success[key] = float(np.mean(scored))
+                        if t.error is None:
+                            won[key].append(bool(t.episode.success))
     keys = list(unique)
     order = [keys[i] for i in rng.permutation(len(keys))]
     if config.fork.by == "entropy":  # of equals those that were drawn first

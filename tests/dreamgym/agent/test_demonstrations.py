@@ -336,8 +336,26 @@ def test_a_part_ends_where_the_most_was_earned():
     # A win of its task leaves nothing to show, and one that broke shows nothing.
     won = dataclasses.replace(nothing[0], task=FAR[0], success=True)
     assert best_parts([progress, won, *nothing]) == []
-    broken = dataclasses.replace(progress, success=None, error="the server is gone")
-    assert best_parts([broken, *nothing]) == best_parts([]) == []
+    for error in ("the server is gone", None):
+        unscored = dataclasses.replace(progress, success=None, error=error)
+        assert best_parts([unscored, *nothing]) == best_parts([]) == []
+
+
+def test_what_a_loop_earned_is_no_worth_of_a_part():
+    """By hand: to and fro for 3, then 0.25; what is left of it earns 0.25."""
+    walk = ("go right", "go left", "go right", "go left", "go right", "go right")
+    circling = paid(played(*walk, task=FAR[0]), 0.75, 0.75, 0.75, 0.75, 0.0, 0.25)
+    straight = paid(played("go right", "go right", task=FAR[0]), 0.25, 0.25)
+    nothing = paid(played("go right", task=FAR[1]), 0.0)
+    assert best_parts([circling, straight, nothing]) == [straight]
+    (whole,) = best_parts([circling, nothing], shortens=False)
+    assert whole == circling
+    # Sums of equal rewards in another order are equal but for rounding.
+    one, other = (
+        paid(played(*walk[:3], task=t), *r)
+        for t, r in zip(FAR, ((0.1, 0.2, 0.3), (0.3, 0.2, 0.1)), strict=False)
+    )
+    assert best_parts([one, other], shortens=False) == []
 
 
 def test_only_more_than_all_earn_counts_and_the_best_of_a_task():
@@ -361,7 +379,8 @@ def test_parts_are_imitated_only_where_wins_are_few():
     episodes = [win, progress, *nothing]
     assert solutions(episodes, 1) == [win]
     assert solutions(episodes, 2) == [win, progress]
-    assert solutions(episodes, 2, known_wins=1) == [win]
+    assert solutions(episodes, 2, ["another task"]) == [win]
+    assert solutions(episodes, 2, [win.task.id]) == [win, progress]  # counted once
     assert solutions(episodes, 0) == [win]
 
 

@@ -67,11 +67,9 @@ def test_each_task_is_dreamed_as_often_as_set(tmp_path, monkeypatch, capsys):
     with Run(tmp_path / "run", preset("tiny", settings)) as run:
         run.mark("collect", {"max_episode_steps": 14})
         world, policy = doubles.Known(ReplayMemory()), doubles.policy()
-        won = imitation.dreamed_wins(
-            run, world, policy, tasks, "dreamed", known_wins=20
-        )
+        won = imitation.dreamed_wins(run, world, policy, tasks, "dreamed", won_tasks=())
         again = imitation.dreamed_wins(
-            run, world, policy, tasks, "dreamed", known_wins=20
+            run, world, policy, tasks, "dreamed", won_tasks=()
         )
     assert again == won  # read from its file
     ((starts, source),) = played
@@ -101,7 +99,7 @@ def test_another_training_dreams_of_other_tasks(tmp_path, monkeypatch):
         with Run(tmp_path / name, preset("tiny", settings | seed)) as run:
             run.mark("collect", {"max_episode_steps": 14})
             world, policy = doubles.Known(ReplayMemory()), doubles.policy()
-            imitation.dreamed_wins(run, world, policy, tasks, "dreamed", known_wins=20)
+            imitation.dreamed_wins(run, world, policy, tasks, "dreamed", won_tasks=())
     assert starts["none"] == starts["same"] != starts["other"]
 
 
@@ -124,11 +122,9 @@ def test_a_search_wins_what_the_policy_never_draws(
     with Run(tmp_path / "run", preset("tiny", settings)) as run:
         run.mark("collect", {"max_episode_steps": 14})
         world = doubles.Known(ReplayMemory())
-        won = imitation.dreamed_wins(
-            run, world, policy, tasks, "dreamed", known_wins=20
-        )
+        won = imitation.dreamed_wins(run, world, policy, tasks, "dreamed", won_tasks=())
         assert (
-            imitation.dreamed_wins(run, world, policy, tasks, "dreamed", known_wins=20)
+            imitation.dreamed_wins(run, world, policy, tasks, "dreamed", won_tasks=())
             == won
         )
     assert len(won) == searched
@@ -174,7 +170,12 @@ def test_dreamed_parts_are_imitated_where_wins_are_few(tmp_path, monkeypatch):
         world, policy = doubles.Known(ReplayMemory()), doubles.policy()
         imitated = {
             known: imitation.dreamed_wins(
-                run, world, policy, [*easy, *far], f"known-{known}", known_wins=known
+                run,
+                world,
+                policy,
+                [*easy, *far],
+                f"known-{known}",
+                won_tasks=[f"task-{n}" for n in range(known)],
             )
             for known in (0, 4)
         }

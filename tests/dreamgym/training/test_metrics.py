@@ -12,11 +12,11 @@ def row(rollouts=16.0, unscored=0.0, **more):
     return {"rollouts": rollouts, "unscored_rollouts": unscored, **more}
 
 
-GOOD = row(success=0.5, kl=0.01, informative_turn_share=0.4)
+GOOD = row(success=0.5, update_kl=0.01, informative_turn_share=0.4)
 
 
 def test_a_loop_that_learns_from_most_of_its_rollouts_needs_no_note():
-    assert training_note([GOOD, row(unscored=3.0, success=1.0, kl=0.0)]) is None
+    assert training_note([GOOD, row(unscored=3.0, success=1.0, update_kl=0.0)]) is None
     # One silent update among others is usual.
     assert training_note([GOOD, row(success=0.0)]) is None
 
@@ -36,7 +36,14 @@ def test_a_loop_that_learns_from_most_of_its_rollouts_needs_no_note():
             ["learned nothing", "all of them were lost", "8 of 16"],
         ),
         (
-            [row(unscored=14.0, success=1.0, kl=0.1, **{"unscored/malformed": 14.0})],
+            [
+                row(
+                    unscored=14.0,
+                    success=1.0,
+                    update_kl=0.1,
+                    **{"unscored/malformed": 14.0},
+                )
+            ],
             ["14 of 16 rollouts were not scored (malformed: 14)", "of the others"],
         ),
     ],

@@ -213,6 +213,13 @@ def test_forks_begin_where_the_outcome_is_least_sure():
     for seed in range(8):
         (fork,) = fork_points([won, lost], config, np.random.default_rng(seed))
         assert fork.past == ("go right",)
+    # A rollout without an outcome counts for nothing; it is not lost.
+    unscored = doubles.trajectory(task, ["go right", "go right"], error="malformed")
+    rows = [won, lost, unscored, unscored]
+    (fork,) = fork_points(
+        rows, dataclasses.replace(config, group_size=4), np.random.default_rng(0)
+    )
+    assert fork.past == ("go right",)
     assert outcome_variance([True, False], 0.5) == 0.25
     assert outcome_variance([True], 0.5) == 0.75 * 0.25
     # What many rollouts won is surer than what one won, or ten of which one was lost.
