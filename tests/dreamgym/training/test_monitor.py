@@ -165,6 +165,13 @@ def test_the_best_update_is_the_first_of_equals_that_stands():
     assert best_row([*rows, {"real_success": 0.9, "destroyed/box": 1.0}]) == 2
 
 
+def test_where_nobody_wins_the_best_update_earns_most():
+    returns = (0.5, 0.75, 0.25, 0.75)
+    rows = [{"real_success": 0.0, "real_return": x} for x in returns]
+    assert best_row(rows) == 1
+    assert best_row([*rows, {"real_success": 0.1, "real_return": -1.0}]) == 4
+
+
 def family_row(coin, box, n=64.0):
     return {
         "success/coin": coin,

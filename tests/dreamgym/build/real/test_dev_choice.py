@@ -1,5 +1,7 @@
 """The choice between a trained policy and its start, by metrics of real dev games."""
 
+import dataclasses
+
 import pytest
 
 from dreamgym.build.real import dev_choice
@@ -93,3 +95,41 @@ def test_a_policy_that_is_expected_to_be_better_may_win_as_many(
     )
     assert numbers["kept"] == kept
     assert ("note" in numbers) == (kept == "start")
+
+
+@pytest.mark.parametrize(
+    ("earned", "kept"),
+    [
+        ([0.25, 0.25, 0.5], "start"),
+        ([1.0, 0.5, 0.5], "after"),
+        ([0.75, 0.5, 0.5], "after"),
+    ],
+)
+def test_where_nobody_wins_more_the_games_returns_are_compared(
+    tmp_path, monkeypatch, earned, kept
+):
+    """The first one earned 0.75, 0.5 and 0.5 in games that it lost."""
+
+    def paid(*returns):
+        rows = []
+        for t, x in zip(games(0, len(returns)), returns, strict=True):
+            first, *others = t.episode.transitions
+            steps = (dataclasses.replace(first, rewards={"score": x}), *others)
+            e = dataclasses.replace(t.episode, transitions=steps)
+            rows.append(t._replace(episode=e))
+        return rows
+
+    monkeypatch.setattr(dev_choice, "plays_dev_games", lambda *_: True)
+    monkeypatch.setattr(
+        dev_choice, "paired_dev_games", lambda *_: (paid(0.75, 0.5, 0.5), paid(*earned))
+    )
+    numbers = compare_on_dev_games(
+        Run(tmp_path, preset("tiny")),
+        ("before", doubles.policy()),
+        ("after", doubles.policy()),
+        start="start",
+        what="it",
+        expected_better=True,
+        standard_errors=0.0,
+    )
+    assert numbers["kept"] == kept

@@ -159,6 +159,35 @@ def test_a_task_that_was_won_is_not_dreamed_again(tmp_path, monkeypatch):
     assert all({t.id for t in SHOWN[1:]} < ids for ids in imitated)
 
 
+def test_parts_are_imitated_and_counted_apart_from_wins(tmp_path, monkeypatch):
+    """A dream in which progress is paid and nothing is won: the best part of a task."""
+    run, imitated = corridor(tmp_path, monkeypatch, epochs=10), []
+    tasks = [t for t in doubles.tasks("train") if t.id not in {s.id for s in SHOWN}]
+    pay = iter((0.25, 0.5, 0.25))
+
+    def dream(*_, won_tasks):
+        assert won_tasks == {t.id for t in SHOWN}
+        part = doubles.episode(tasks[0], ["go right"])
+        step = dataclasses.replace(part.transitions[0], rewards={"x": next(pay, 0.5)})
+        return [dataclasses.replace(part, transitions=(step,))]
+
+    def fit(run, demonstrations, name):
+        del run, name
+        imitated.append([e.episode_return for e in demonstrations if not e.success])
+        return doubles.policy()
+
+    monkeypatch.setattr(expert_iteration, "dreamed_wins", dream)
+    monkeypatch.setattr(expert_iteration, "fit_demonstrations", fit)
+    _, numbers = expert_iteration._iterate(
+        run, doubles.Known(ReplayMemory()), doubles.policy()
+    )
+    rounds = numbers["rounds"]
+    assert imitated == [[0.25], [0.5], [0.5]][:rounds]
+    assert numbers["dreamed_demonstrations"] == [0] * rounds
+    assert numbers["dreamed_parts"] == 1
+    assert numbers["real_demonstrations"] == len(SHOWN)
+
+
 def random_play(count):
     """Return episodes of random players, a part of which are won."""
     rng, episodes = np.random.default_rng(0), []
