@@ -246,10 +246,10 @@ def text_sizes(
     was rewarded, and without these the number is 0.
     """
     episodes = [*train, *dev]
-    shown = [e for e in episodes if e.success] or [
+    imitable = [e for e in episodes if e.success] or [
         e for e in episodes if any(t.reward > 0 for t in e.transitions)
     ]
-    actions = {t.action for e in shown for t in e.transitions}
+    actions = {t.action for e in imitable for t in e.transitions}
     return {
         "tokens_per_state": _tokens_per_state(tok, train),
         "tokens_per_state_dev": _tokens_per_state(tok, dev),

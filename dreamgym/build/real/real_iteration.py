@@ -110,10 +110,10 @@ def iterate(
             dreamed = without_surpassed([*newly_dreamed, *earlier])
             row["dreamed_demonstrations"] = len(_won_tasks(dreamed))
         extra = [e for e in dreamed if e.task.id not in solved]
-        shown = without_surpassed([*imitated, *new, *extra])
-        if parts := sum(not e.success for e in shown):
+        imitable = without_surpassed([*imitated, *new, *extra])
+        if parts := sum(not e.success for e in imitable):
             row["imitated_parts"] = parts
-        policy = fit_demonstrations(run, shown, folder)
+        policy = fit_demonstrations(run, imitable, folder)
         rows.append(row)
         print(f"{name}: round {number}: {_text(row)}", file=sys.stderr)
     first = len(_won_tasks(collected))
