@@ -257,6 +257,23 @@ def known_solutions(run: Run) -> list[Episode]:
     return imitable
 
 
+def won_solutions(run: Run) -> list[Episode]:
+    """Return the known solutions that were won, from which rollouts may begin.
+
+    Raises:
+      RunError: none of the collected episodes was won.
+    """
+    won = [e for e in known_solutions(run) if e.success]
+    if not won:
+        raise RunError(
+            f"no successful episode among the {len(read(run)[0])} collected ones: "
+            "curriculum.demonstration_starts and curriculum.guided_retries begin in "
+            "won episodes or are guided by them; leave them out, or collect some that "
+            "are won"
+        )
+    return won
+
+
 def imitated_episodes(run: Run) -> list[Episode]:
     """Return the episodes that the run's policies imitate.
 

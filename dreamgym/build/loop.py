@@ -286,9 +286,7 @@ def _parts(
     """
     won = []
     if config.curriculum.reads_demonstrations:
-        won = [e for e in run_episodes.known_solutions(run) if e.success]
-        if not won:
-            raise RunError(run_episodes.nothing_to_imitate(run_episodes.read(run)[0]))
+        won = run_episodes.won_solutions(run)
     parts = LoopParts(
         auxiliary=supervised(run, policy, config) if config.supervised else (),
         plan_lengths=plan_lengths(run) if progress.lessons is not None else {},

@@ -7,7 +7,7 @@ from typing import Any
 
 from dreamgym.build import chat as run_chat
 from dreamgym.build.budget import check_budget, check_recorded
-from dreamgym.build.episodes import demonstrations
+from dreamgym.build.episodes import demonstrations, won_solutions
 from dreamgym.build.real.step_limit import with_step_limit
 from dreamgym.commands import results as run_results
 from dreamgym.commands.estimate import recorded_transitions
@@ -83,18 +83,13 @@ def _check_without_wins(run: Run) -> None:
     Raises:
       RunError: there is nothing to imitate, or a setting starts from won episodes.
     """
+    loops = run.config.train, run.config.transfer
     try:
         demonstrations(run)
+        if any(loop.curriculum.reads_demonstrations for loop in loops):
+            won_solutions(run)
     except RunError as error:
         raise RunError(f"{run.root}: {error}") from None
-    for name in ("train", "transfer"):
-        loop = getattr(run.config, name)
-        if loop.curriculum.reads_demonstrations:
-            raise RunError(
-                f"{run.root}: no collected episode was won, and {name}.curriculum "
-                "begins in won episodes or is guided by them: leave "
-                "demonstration_starts and guided_retries out"
-            )
 
 
 def quickstart(

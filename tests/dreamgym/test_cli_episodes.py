@@ -178,6 +178,11 @@ def test_a_run_goes_on_without_a_win_where_progress_is_paid(tmp_path, monkeypatc
         error = Collected if number else RunError
         with pytest.raises(error):
             quickstart_command.quickstart(f"r{number}", config)
+    # Rollouts cannot begin in a win that nobody has.
+    share = {"train.curriculum.demonstration_starts.share": 0.5}
+    config = preset("tiny", {"data.episodes": "e.jsonl", **share})
+    with pytest.raises(RunError, match=r"demonstration_starts .* begin in won"):
+        quickstart_command.quickstart("starts", config)
 
 
 def test_nothing_to_imitate_is_said_before_anything_is_fitted(capsys, tmp_path):

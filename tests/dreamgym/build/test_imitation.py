@@ -9,6 +9,7 @@ from dreamgym.build.episodes import NAMES
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run
 from tests import doubles
+from worldmodel.data.records import write_episodes
 from worldmodel.memory import ReplayMemory
 
 
@@ -185,3 +186,22 @@ def test_dreamed_parts_are_imitated_where_wins_are_few(tmp_path, monkeypatch):
     assert first.task.id == easy[0].id
     assert [e.task.id for e in parts] == [far[1].id, far[2].id]  # the fourth broke
     assert not any(e.success for e in parts)
+
+
+def test_what_an_earlier_version_dreamed_is_shortened_when_it_is_read(tmp_path):
+    """Its file has every win of a task, with detours."""
+    task = doubles.tasks("train")[0]
+    win = doubles.expert(task)
+    actions = ["fly", *doubles.plan(task.initial_state)]
+    detour = doubles.episode(task, actions, name="detour")
+    part = doubles.episode(doubles.task(0, 1, 9), ["go right"])
+    with Run(tmp_path / "run", preset("tiny", {})) as run:
+        path = run.path("checkpoints/dreamed.jsonl")
+        path.parent.mkdir(parents=True)
+        write_episodes(path, [detour, win, part])
+        world, policy = doubles.Known(ReplayMemory()), doubles.policy()
+        imitated = imitation.dreamed_wins(
+            run, world, policy, [task], "dreamed", won_tasks=()
+        )
+    actions = [[t.action for t in e.transitions] for e in imitated]
+    assert actions == [[t.action for t in win.transitions], ["go right"]]

@@ -4,7 +4,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tests import helpers
+from tests import doubles, helpers
 from worldmodel import fidelity, reasoning
 from worldmodel.backbone.model import create
 from worldmodel.data.records import Task
@@ -14,6 +14,7 @@ from worldmodel.experience.examples import (
     mean_tokens,
     permute_outcomes,
     reply_tokens,
+    text_sizes,
     texts_of,
     transition_examples,
     variation_examples,
@@ -326,3 +327,21 @@ def test_what_led_elsewhere_is_no_repeat(tok):
     assert count(one, again) == 1
     assert count(one, again, once("3", "y", 0.0)) == 2
     assert count(one, again, once("3", "x", 0.5)) == 2
+
+
+def test_room_for_actions_is_measured_on_what_may_be_imitated():
+    """On wins; without any on episodes that were paid, and never on others."""
+    tok = doubles.tokenizer()
+    task = doubles.tasks("train")[0]
+    won, long = doubles.expert(task), "go right " * 4
+    lost = doubles.episode(task, [long], name="lost")
+    step = dataclasses.replace(lost.transitions[0], rewards={"progress": 0.5})
+    paid = dataclasses.replace(lost, transitions=(step,))
+    words = max(len(tok.encode(t.action)) for t in won.transitions)
+    assert len(tok.encode(long)) > words
+    for episodes, tokens in (
+        ([won, paid], words),
+        ([paid], len(tok.encode(long))),
+        ([lost], 0),
+    ):
+        assert text_sizes(tok, episodes, [])["action_tokens"] == tokens

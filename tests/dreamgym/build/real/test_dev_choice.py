@@ -65,6 +65,19 @@ def games(won, count=19):
     ]
 
 
+def compared(tmp_path, monkeypatch, **settings):
+    """What a marker says of two policies whose dev games are set already."""
+    monkeypatch.setattr(dev_choice, "plays_dev_games", lambda *_: True)
+    return compare_on_dev_games(
+        Run(tmp_path, preset("tiny")),
+        ("before", doubles.policy()),
+        ("after", doubles.policy()),
+        start="start",
+        what="it",
+        **settings,
+    )
+
+
 @pytest.mark.parametrize(
     ("won", "expected", "standard_errors", "kept"),
     [
@@ -80,18 +93,11 @@ def test_a_policy_that_is_expected_to_be_better_may_win_as_many(
     tmp_path, monkeypatch, won, expected, standard_errors, kept
 ):
     """The first one has won 16 of 19 games."""
-    monkeypatch.setattr(dev_choice, "plays_dev_games", lambda *_: True)
     monkeypatch.setattr(
         dev_choice, "paired_dev_games", lambda *_: (games(16), games(won))
     )
-    numbers = compare_on_dev_games(
-        Run(tmp_path, preset("tiny")),
-        ("before", doubles.policy()),
-        ("after", doubles.policy()),
-        start="start",
-        what="it",
-        expected_better=expected,
-        standard_errors=standard_errors,
+    numbers = compared(
+        tmp_path, monkeypatch, expected_better=expected, standard_errors=standard_errors
     )
     assert numbers["kept"] == kept
     assert ("note" in numbers) == (kept == "start")
@@ -119,17 +125,8 @@ def test_where_nobody_wins_more_the_games_returns_are_compared(
             rows.append(t._replace(episode=e))
         return rows
 
-    monkeypatch.setattr(dev_choice, "plays_dev_games", lambda *_: True)
     monkeypatch.setattr(
         dev_choice, "paired_dev_games", lambda *_: (paid(0.75, 0.5, 0.5), paid(*earned))
     )
-    numbers = compare_on_dev_games(
-        Run(tmp_path, preset("tiny")),
-        ("before", doubles.policy()),
-        ("after", doubles.policy()),
-        start="start",
-        what="it",
-        expected_better=True,
-        standard_errors=0.0,
-    )
+    numbers = compared(tmp_path, monkeypatch, expected_better=True, standard_errors=0.0)
     assert numbers["kept"] == kept

@@ -387,5 +387,19 @@ def test_parts_that_earned_most_are_imitated_where_wins_are_few(
         assert not shown & tasks
 
 
+@pytest.mark.usefixtures("unfitted")
+def test_a_dreamed_part_takes_the_place_of_no_earlier_win(run, monkeypatch):
+    """The refitted dream loses a task that expert iteration won in it."""
+    part = doubles.episode(DREAMED[0], ["go left"])
+    steps = [dataclasses.replace(x, rewards={"x": 0.25}) for x in part.transitions]
+    part = dataclasses.replace(part, transitions=tuple(steps), success=False)
+    monkeypatch.setattr(real_iteration, "dreamed_wins", lambda *_, **__: [part])
+    monkeypatch.setattr(real_iteration, "play_round", lambda *_: [])
+    _, numbers = iterate(run, "s2r", warm(), steps=100, dreams=True)
+    for row in numbers["rounds"]:
+        assert row["dreamed_demonstrations"] == len(DREAMED)
+        assert "imitated_parts" not in row
+
+
 def ids_of(tasks):
     return {t.id for t in tasks}
