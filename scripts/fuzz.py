@@ -9,7 +9,7 @@
 Each reader has inputs that it accepts. They are damaged: bytes are flipped, cut out,
 doubled or taken from another input, and values of JSON are replaced by odd ones. A
 reader may accept what it gets, or raise an error of its own kind (a type that it
-documents), and in a few seconds. Whatever else happens is a finding: the input is kept
+documents), in a few seconds and in a few GiB of memory. Whatever else happens is a finding: the input is kept
 in tests/fuzz_corpus/READER/, printed, and replayed at every later start, in the tests
 as well. It is printed as text, too (base64 of what zlib has compressed), so that it can
 be taken from the log of a machine that is gone. Exit status 1 with a finding.
@@ -24,10 +24,12 @@ import base64
 import hashlib
 import math
 import random
+import resource
 import sys
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,6 +38,8 @@ from fuzz_readers import ROOT, Reader, readers
 CORPUS = ROOT / "tests" / "fuzz_corpus"
 SECONDS = 20.0
 """What one input may take, at most; on a busy machine as well."""
+MEMORY_GIB = 4
+"""Address space that the search may take beyond what the process had at its start."""
 MAX_TEXT = 20_000
 """Characters of a damaged input as text, at most; weights of a model are longer."""
 ODD = (
@@ -123,6 +127,30 @@ def problem_of(reader: Reader, data: bytes) -> str:
         return "RecursionError"
     seconds = time.monotonic() - start_time
     return f"{seconds:.1f} s" if seconds > SECONDS else ""
+
+
+@contextmanager
+def limited_memory(gib: float = MEMORY_GIB) -> Iterator[None]:
+    """Let the process take so much more memory, and no more, while the block runs.
+
+    A reader that asks for more gets a MemoryError, which is a finding. Without the limit
+    the operating system ends the search, and nobody learns by which input. Where it does
+    not tell how much a process has (/proc), there is no limit.
+    """
+    status = Path("/proc/self/statm")
+    if not status.is_file():
+        yield
+        return
+    used = int(status.read_text().split()[0]) * resource.getpagesize()
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = used + int(gib * 2**30)
+    if hard != resource.RLIM_INFINITY:
+        limit = min(limit, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def kept_inputs(name: str, corpus: Path = CORPUS) -> list[bytes]:
@@ -215,9 +243,10 @@ def main() -> None:
         seconds, limit = math.inf, 0 if args.replay else args.inputs
     failed = False
     for name in chosen:
-        count, findings = fuzz(
-            name, all_readers[name], seconds=seconds, seed=seed, limit=limit
-        )
+        with limited_memory():
+            count, findings = fuzz(
+                name, all_readers[name], seconds=seconds, seed=seed, limit=limit
+            )
         print(f"{name}: {count:,} inputs, {len(findings)} findings", flush=True)
         for finding in findings:
             failed = True

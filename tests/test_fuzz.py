@@ -68,6 +68,14 @@ def test_what_a_reader_does_wrong_is_found_and_kept(tmp_path):
     assert "characters" in fuzz.problem_of(long, b"a")
 
 
+def test_a_reader_that_asks_for_all_memory_is_a_finding():
+    before = fuzz.resource.getrlimit(fuzz.resource.RLIMIT_AS)
+    reader = fuzz.Reader([b"0"], lambda _: bytearray(3 * 2**30))
+    with fuzz.limited_memory(gib=1):
+        assert fuzz.problem_of(reader, b"0").startswith("MemoryError")
+    assert fuzz.resource.getrlimit(fuzz.resource.RLIMIT_AS) == before
+
+
 def test_a_finding_is_kept_from_the_text_of_a_log(tmp_path, monkeypatch, capsys):
     """A log is what is left of a machine of CI."""
 

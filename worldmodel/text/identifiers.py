@@ -5,10 +5,13 @@ thing of one task. Such a word cannot be learnt by heart; whoever writes it must
 read it in the context.
 """
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from worldmodel.data.json_reading import RecordError
 from worldmodel.data.rates import Rate
 from worldmodel.data.records import Episode
 from worldmodel.text.novelty import novel_words
@@ -27,11 +30,68 @@ COMMON_SHARE = 0.3
 """A word in at least this share of a family's tasks belongs to its vocabulary."""
 COMMON_TASKS = 10
 """Tasks of a family below which nothing is known of its vocabulary."""
+REFERENCE_FILE = "references.json"
+"""The file of a model directory that holds its rule of references."""
+
 Shares = Mapping[str, Mapping[str, float]]
 """The share of tasks that hold each word, by family."""
 
 _WORD = re.compile(r"\d+(?:[.:]\d+)+|\w+")
 _NUMBER = re.compile(r"\d+(?:[.:]\d+)*")
+
+
+class ReferenceRule(NamedTuple):
+    """Which words of a context have references, and which have markers (references.py).
+
+    Where data hold `identifiers`, all words have references but the known `words`, and
+    numbers only with `numbers`. Words of an instruction outside its `template` are its
+    arguments, which have markers; there are none where it is None. The same holds for
+    words of an action outside `action_template`, and for the lines that hold them.
+    `changes`: numbers of next states are written as changes (number_changes.py).
+    """
+
+    words: frozenset[str]
+    numbers: bool
+    identifiers: bool = True
+    template: frozenset[str] | None = None
+    action_template: frozenset[str] | None = None
+    changes: bool = False
+
+    @classmethod
+    def parse(cls, text: bytes | str) -> "ReferenceRule":
+        """Return the rule of a file; raise RecordError if the text is no such rule.
+
+        Files without a template have no markers.
+        """
+        try:
+            raw = json.loads(text)
+            templates = [raw.get(name) for name in ("template", "action_template")]
+            return cls(
+                _word_set(raw["words"]),
+                bool(raw["numbers"]),
+                bool(raw.get("identifiers", True)),
+                *(None if words is None else _word_set(words) for words in templates),
+                changes=bool(raw.get("changes", False)),
+            )
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise RecordError(
+                f"{REFERENCE_FILE}: expected words and numbers of a rule of references "
+                f"({type(error).__name__}: {error})"
+            ) from error
+
+    def json(self) -> str:
+        """Return the rule as text that `parse` reads."""
+        names = ("words", "template", "action_template")
+        sets = {name: getattr(self, name) for name in names}
+        lists = {k: None if v is None else sorted(v) for k, v in sets.items()}
+        return json.dumps({**self._asdict(), **lists})
+
+
+def _word_set(value: Any) -> frozenset[str]:
+    """Return a list of words as a set; raise a TypeError where it is none."""
+    if not isinstance(value, list) or not all(isinstance(w, str) for w in value):
+        raise TypeError(f"expected a list of texts, got {value!r:.40}")
+    return frozenset(value)
 
 
 def words(text: str) -> list[str]:

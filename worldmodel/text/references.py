@@ -45,8 +45,8 @@ import numpy as np
 from worldmodel.data.invalid_actions import is_invalid
 from worldmodel.data.records import Episode
 from worldmodel.text import identifiers, number_changes
-from worldmodel.text.identifiers import is_identifier, is_number
-from worldmodel.text.tokenizer import ReferenceRule, TextTokenizer
+from worldmodel.text.identifiers import ReferenceRule, is_identifier, is_number
+from worldmodel.text.tokenizer import TextTokenizer
 
 MIN_TASKS = 0.5
 """References are used where this share of a family's tasks holds an identifier, and

@@ -8,9 +8,9 @@ is encoded to.
 import functools
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from tokenizers import (
@@ -24,6 +24,7 @@ from tokenizers import (
 )
 
 from worldmodel.data.json_reading import RecordError, read_json_object
+from worldmodel.text.identifiers import REFERENCE_FILE, ReferenceRule
 
 MAX_LINES = 32
 CONTROLS = (
@@ -42,66 +43,11 @@ JOIN = "join"
 REFERENCES = tuple(f"ref{i}" for i in range(48))
 
 
-class ReferenceRule(NamedTuple):
-    """Which words of a context have references, and which have markers (references.py).
-
-    Where data hold `identifiers`, all words have references but the known `words`, and
-    numbers only with `numbers`. Words of an instruction outside its `template` are its
-    arguments, which have markers; there are none where it is None. The same holds for
-    words of an action outside `action_template`, and for the lines that hold them.
-    `changes`: numbers of next states are written as changes (number_changes.py).
-    """
-
-    words: frozenset[str]
-    numbers: bool
-    identifiers: bool = True
-    template: frozenset[str] | None = None
-    action_template: frozenset[str] | None = None
-    changes: bool = False
-
-    @classmethod
-    def parse(cls, text: bytes | str) -> "ReferenceRule":
-        """Return the rule of a file; raise RecordError if the text is no such rule.
-
-        Files without a template have no markers.
-        """
-        try:
-            raw = json.loads(text)
-            templates = [raw.get(name) for name in ("template", "action_template")]
-            return cls(
-                _words(raw["words"]),
-                bool(raw["numbers"]),
-                bool(raw.get("identifiers", True)),
-                *(None if words is None else _words(words) for words in templates),
-                changes=bool(raw.get("changes", False)),
-            )
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise RecordError(
-                f"{REFERENCE_FILE}: expected words and numbers of a rule of references "
-                f"({type(error).__name__}: {error})"
-            ) from error
-
-    def json(self) -> str:
-        """Return the rule as text that `parse` reads."""
-        names = ("words", "template", "action_template")
-        sets = {name: getattr(self, name) for name in names}
-        lists = {k: None if v is None else sorted(v) for k, v in sets.items()}
-        return json.dumps({**self._asdict(), **lists})
-
-
-def _words(value: Any) -> frozenset[str]:
-    """Return a list of words as a set; raise a TypeError where it is none."""
-    if not isinstance(value, list) or not all(isinstance(w, str) for w in value):
-        raise TypeError(f"expected a list of texts, got {value!r:.40}")
-    return frozenset(value)
-
-
 def control_text(name: str) -> str:
     """Return the spelling of a control token in a tokenizer file."""
     return f"<|dg_{name}|>"
 
 
-REFERENCE_FILE = "references.json"
 EXTRA_FILES = (
     REFERENCE_FILE,
     "tokenizer_config.json",
@@ -114,14 +60,40 @@ OTHER_FORMATS = ("vocab.json", "tokenizer.model", "vocab.txt")
 """Files that hold a tokenizer where there is no tokenizer.json."""
 
 
+MAX_UNUSED_IDS = 100_000
+"""Ids without a token below the highest id of a vocabulary, at most."""
+
+
+def _vocab_size(vocabulary: Mapping[str, int]) -> int:
+    """Return the number of rows that a model needs for a vocabulary: highest id + 1.
+
+    Raises:
+      ValueError: it has no token, or an id so high that it must be damaged. A model
+        would be given rows for all ids below it.
+    """
+    if not vocabulary:
+        raise ValueError("it has no tokens")
+    size = max(vocabulary.values()) + 1
+    if size > len(vocabulary) + MAX_UNUSED_IDS:
+        raise ValueError(f"{len(vocabulary):,} tokens have ids up to {size - 1:,}")
+    return size
+
+
 def _plain(core: Tokenizer) -> Tokenizer:
-    """Return the tokenizer without added tokens: all it reads is ordinary text."""
+    """Return the tokenizer without added tokens: all it reads is ordinary text.
+
+    Raises:
+      ValueError: its model needs one of the added tokens.
+    """
     parts = json.loads(core.to_str())
     # Not only special tokens go: an added token such as `<think>` looks ordinary, and
     # text from outside must not be encoded to it either.
     parts |= {"added_tokens": [], "post_processor": None}
     parts |= {"truncation": None, "padding": None}
-    return Tokenizer.from_str(json.dumps(parts))
+    try:
+        return Tokenizer.from_str(json.dumps(parts))
+    except Exception as error:  # the library raises nothing more exact
+        raise ValueError(f"without its added tokens: {error!s:.200}") from None
 
 
 def _read(directory: str | os.PathLike) -> tuple[Tokenizer, dict[str, bytes]]:
@@ -181,7 +153,7 @@ class Vocabulary:
         self._core, self._text, self._files = core, _plain(core), files
         self.ends = ends
         vocabulary = core.get_vocab(with_added_tokens=True)
-        self.vocab_size: int = max(vocabulary.values()) + 1
+        self.vocab_size: int = _vocab_size(vocabulary)
         self.added: dict[str, int] = {
             token.content: i for i, token in core.get_added_tokens_decoder().items()
         }
@@ -214,7 +186,7 @@ class Vocabulary:
             ends[name] = [i for i in ids if i is not None]
         try:
             vocabulary = cls(core, files, ends)
-        except ValueError as error:  # no ids at all
+        except ValueError as error:
             raise RecordError(f"{directory}/tokenizer.json: {error}") from None
         vocabulary.directory = str(directory)
         return vocabulary
@@ -291,7 +263,7 @@ class TextTokenizer:
             self.writes_changes = self.reference_rule.changes
             self.join = vocabulary[control_text(JOIN)]
             self.references = [vocabulary[control_text(r)] for r in REFERENCES]
-        self.vocab_size: int = max(vocabulary.values()) + 1
+        self.vocab_size: int = _vocab_size(vocabulary)
 
     @classmethod
     def train(
@@ -347,8 +319,15 @@ class TextTokenizer:
 
         Raises:
           FileNotFoundError: the directory has no tokenizer.json.
+          RecordError: the file is damaged.
         """
-        return cls(*_read(directory))
+        core, files = _read(directory)
+        try:
+            return cls(core, files)
+        except RecordError:
+            raise
+        except ValueError as error:
+            raise RecordError(f"{directory}/tokenizer.json: {error}") from None
 
     def save(self, directory: str | os.PathLike) -> None:
         """Write the tokenizer's files into a model directory."""

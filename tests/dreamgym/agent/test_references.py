@@ -8,8 +8,9 @@ from tests import doubles, helpers
 from worldmodel.data.records import Task
 from worldmodel.fitting.supervised import FitConfig
 from worldmodel.text import prompts
+from worldmodel.text.identifiers import ReferenceRule
 from worldmodel.text.references import NUMBERS
-from worldmodel.text.tokenizer import ReferenceRule, TextTokenizer
+from worldmodel.text.tokenizer import TextTokenizer
 
 STATE = ("T25 costs 42", "T68 costs 17")
 TASK = Task(id="t", instruction="book T68", initial_state=STATE)

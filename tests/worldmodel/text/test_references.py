@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from tests import helpers
 from worldmodel.data.records import Task
 from worldmodel.text import prompts
+from worldmodel.text.identifiers import ReferenceRule
 from worldmodel.text.references import (
     ACTION_PLACES,
     ARGUMENTS,
@@ -15,7 +16,7 @@ from worldmodel.text.references import (
     reference_rule,
     with_references,
 )
-from worldmodel.text.tokenizer import REFERENCES, ReferenceRule, TextTokenizer
+from worldmodel.text.tokenizer import REFERENCES, TextTokenizer
 
 RULE = ReferenceRule(frozenset({"book", "held", "costs"}), numbers=True)
 TOK = TextTokenizer.train(["book T25 costs 42"], 400, references=RULE)
