@@ -9,10 +9,11 @@
 Each reader has inputs that it accepts. They are damaged: bytes are flipped, cut out,
 doubled or taken from another input, and values of JSON are replaced by odd ones. A
 reader may accept what it gets, or raise an error of its own kind (a type that it
-documents), in a few seconds and in a few GiB of memory. Whatever else happens is a finding: the input is kept
-in tests/fuzz_corpus/READER/, printed, and replayed at every later start, in the tests
-as well. It is printed as text, too (base64 of what zlib has compressed), so that it can
-be taken from the log of a machine that is gone. Exit status 1 with a finding.
+documents), in a few seconds and a few GiB of memory. Whatever else happens is a
+finding: the input is kept in tests/fuzz_corpus/READER/, printed, and replayed at every
+later start, in the tests as well. It is printed as text, too (base64 of what zlib has
+compressed), so that it can be taken from the log of a machine that is gone. Exit status
+1 with a finding.
 
 With a number of inputs and a seed the damages depend on the code alone: a finding is
 one of the change at hand, and comes again. With a time and no seed it may be as old as
@@ -133,9 +134,9 @@ def problem_of(reader: Reader, data: bytes) -> str:
 def limited_memory(gib: float = MEMORY_GIB) -> Iterator[None]:
     """Let the process take so much more memory, and no more, while the block runs.
 
-    A reader that asks for more gets a MemoryError, which is a finding. Without the limit
-    the operating system ends the search, and nobody learns by which input. Where it does
-    not tell how much a process has (/proc), there is no limit.
+    A reader that asks for more gets a MemoryError, which is a finding. Without the
+    limit the operating system ends the search, and nobody learns by which input. Where
+    it does not tell how much a process has (/proc), there is no limit.
     """
     status = Path("/proc/self/statm")
     if not status.is_file():

@@ -17,8 +17,10 @@ import numpy as np
 from dreamgym.agent.config import CollectConfig
 from dreamgym.envs import base
 from dreamgym.envs.vector import MAX_BROKEN_IN_A_ROW, episode_seed
+from dreamgym.envs.word_actions import has_sampler, make_action
+from worldmodel.data.invalid_actions import is_invalid
 from worldmodel.data.rates import Rate
-from worldmodel.data.records import Episode, Task, Transition
+from worldmodel.data.records import Episode, State, Task, Transition
 
 SOURCES = ("expert", "noisy", "random")
 """Behavior policies by name: the expert, an expert with noise, random actions."""
@@ -71,6 +73,7 @@ def collect(
     if base.as_expert(env) is None:
         weights = np.array([0.0, 0.0, 1.0])
     no_expert = weights[2] == weights.sum()
+    unlisted = base.as_valid_actions(env) is None
     actions, rewarded_actions = list[str](), list[str]()
     out, broken_in_a_row = [], 0
     for number in itertools.count() if episodes is None else range(episodes):
@@ -103,7 +106,7 @@ def collect(
         out.append(dataclasses.replace(episode, source=source))
         for t in episode.transitions:
             # Invalid actions are not added: scrambled words would soon be most of them.
-            valid = not base.counts_as_invalid(t)
+            valid = not base.counts_as_invalid(t) and not (unlisted and is_invalid(t))
             for pool, joins in ((actions, valid), (rewarded_actions, t.reward > 0)):
                 if joins and t.action not in pool and len(pool) < MAX_POOL:
                     pool.append(t.action)
@@ -123,7 +126,9 @@ def _valid_only(config: CollectConfig) -> CollectConfig:
 class BehaviorPolicy:
     """An expert, a noisy expert or a random player, for one episode.
 
-    `actions` and `rewarded_actions` are the actions of earlier episodes.
+    `actions` and `rewarded_actions` are the actions of earlier episodes. Where the
+    environment lists no valid actions and its action space draws none, random actions
+    are made of words of the task and the state (envs/word_actions.py).
     """
 
     def __init__(
@@ -152,10 +157,10 @@ class BehaviorPolicy:
             config.expert_weight or config.noisy_weight
         )
 
-    def __call__(self) -> str:
+    def __call__(self, task: Task, state: State) -> str:
         """Return the next action: of the expert's plan, or a random one."""
         valid = [] if self._lister is None else list(self._lister.valid_actions())
-        action, source = self._next(valid)
+        action, source = self._next(task, state, valid)
         telling = "action" if self._no_expert else "plan"
         self._listed.append(action in valid if valid and source == telling else None)
         return action
@@ -170,7 +175,7 @@ class BehaviorPolicy:
             if in_list is not None and not base.counts_as_invalid(t):
                 listed.add(in_list)
 
-    def _next(self, valid: list[str]) -> tuple[str, str]:
+    def _next(self, task: Task, state: State, valid: list[str]) -> tuple[str, str]:
         """Return the next action, and where it is from: a "plan", "list" or "action".
 
         The last is an action of another task, or was made of such.
@@ -181,9 +186,9 @@ class BehaviorPolicy:
             self.has_no_plan = expert is not None and not self._plan
         if self._rng.random() >= self._noise and self._plan:
             return self._plan.pop(0), "plan"
-        return self._random(valid)
+        return self._random(task, state, valid)
 
-    def _random(self, valid: list[str]) -> tuple[str, str]:
+    def _random(self, task: Task, state: State, valid: list[str]) -> tuple[str, str]:
         draw, c = self._rng.random(), self._config
         other_task = c.scrambled_action_prob + c.other_task_action_prob
         if (
@@ -193,6 +198,11 @@ class BehaviorPolicy:
             return self._choose(self._rewarded_actions), "action"
         if valid and draw >= other_task:
             return self._choose(valid), "list"
+        # What an expert does is tried as it is, where there is one.
+        inventive = self._no_expert or not self._actions
+        if inventive and self._lister is None and not has_sampler(self._env):
+            action = make_action(self._rng, task.instruction, state, self._actions)
+            return action, "action"
         if self._actions and draw >= c.scrambled_action_prob:
             return self._choose(self._actions), "action"
         if self._actions:
@@ -215,7 +225,7 @@ class BehaviorPolicy:
 def play(
     env: gymnasium.Env,
     task: Task,
-    actor: Callable[[], str],
+    actor: Callable[[Task, State], str],
     *,
     max_steps: int,
     name: str,
@@ -226,7 +236,8 @@ def play(
     """Return one real episode, whose id is `name`.
 
     `seed` is that of the reset, unless the task has one. `valid_actions` asks the
-    environment for its list in each state. Where the environment raises, the episode
+    environment for its list in each state. `actor` gets the task, with the instruction
+    of its reset, and the state. Where the environment raises, the episode
     ends there without a score, and the reason is printed on stderr, the first times
     that `failures` counts an error of its type.
     """
@@ -238,7 +249,7 @@ def play(
 
     def act() -> tuple[str, base.Step, tuple[str, ...]]:
         listed = () if lister is None else tuple(lister.valid_actions())
-        action = actor()
+        action = actor(task, state)
         return action, base.take(env, action, return_so_far), listed
 
     result = base.guarded(env, lambda: base.begin(env, task, seed))

@@ -2,13 +2,17 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
 
 from dreamgym.envs import base
 from dreamgym.envs.contract.findings import Findings
-from dreamgym.envs.contract.player import NONSENSE, Player, Trace
+from dreamgym.envs.contract.player import NONSENSE, Played, Player, Trace
 from dreamgym.envs.tools.tool_env import ToolEnv
+from dreamgym.envs.word_actions import has_sampler, make_action
+from worldmodel.data.hashing import content_seed
 from worldmodel.data.invalid_actions import error_only_change
 from worldmodel.data.records import Task
 
@@ -59,6 +63,58 @@ def checked_actions(
     return actions
 
 
+def random_chooser(
+    player: Player, task: Task, taken: Sequence[str]
+) -> Callable[[], str | None]:
+    """Return a function that chooses a random action of the moment.
+
+    It is one of the valid actions. Where the environment lists none, it is drawn from
+    its action space, or made of words of the task, the state and the actions `taken`
+    (as random players of a run do). The function returns None after a fault.
+    """
+    lister, where = base.as_valid_actions(player.env), f"task {task.id!r}"
+    rng = np.random.default_rng(content_seed(0, "check", task.id))
+
+    def choose() -> str | None:
+        if lister is None:
+            if has_sampler(player.env):
+                sample = player.env.action_space.sample
+                return player.call("action_space.sample", where, sample)
+            state = tuple(player.observation.splitlines())
+            return make_action(rng, player.instruction, state, taken)
+        valid = player.call("valid_actions", where, lister.valid_actions)
+        valid = checked_actions(player.findings, "valid_actions()", valid, where)
+        if valid is None:
+            return None
+        if not valid:
+            check_choice(player.findings, where)
+            return NONSENSE
+        return valid[int(rng.integers(len(valid)))]
+
+    return choose
+
+
+def taken_actions(traces: Sequence[Trace]) -> list[str]:
+    """Return the distinct actions of episodes that the environment has taken."""
+    steps = (
+        (step, before.observation.splitlines())
+        for trace in traces
+        for before, step in itertools.pairwise(trace.steps)
+    )
+    return list(
+        dict.fromkeys(
+            step.action for step, before in steps if not _is_refused(step, before)
+        )
+    )
+
+
+def _is_refused(step: Played, before: list[str]) -> bool:
+    """Return whether an action was refused, by its flag or by what it changed."""
+    if step.invalid is not None:
+        return step.invalid
+    return error_only_change(tuple(before), tuple(step.observation.splitlines()))
+
+
 def check_valid_actions(player: Player, task: Task) -> list[str]:
     """Fault valid actions that are no texts; return them where they are."""
     lister, where = base.as_valid_actions(player.env), f"task {task.id!r}"
@@ -67,7 +123,9 @@ def check_valid_actions(player: Player, task: Task) -> list[str]:
             "there is no valid_actions()",
             type(player.env.unwrapped).__name__,
             "list actions that would be taken now, some where there are thousands: "
-            "without it random players and branches mostly try what cannot work",
+            "without it random players try words of the instruction and the state, "
+            "most of which cannot work, and without an expert little is won to learn "
+            "from",
         )
         return []
     actions = player.call("valid_actions", where, lister.valid_actions)

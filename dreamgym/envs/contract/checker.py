@@ -17,13 +17,14 @@ import numpy as np
 from dreamgym.envs import base, limits
 from dreamgym.envs.base import SPLITS
 from dreamgym.envs.contract.actions import (
-    check_choice,
     check_nonsense,
     check_random_refused,
     check_refused,
     check_tool_results,
     check_valid_actions,
     checked_actions,
+    random_chooser,
+    taken_actions,
 )
 from dreamgym.envs.contract.copies import check_copies, check_fork, explain_replays
 from dreamgym.envs.contract.ends import (
@@ -310,30 +311,8 @@ class _Inspector:
             self.late_steps[what == NONSENSE_PLAY].append(where)
 
     def _play_random(self, task: Task) -> Trace | None:
-        return self._play_twice(
-            task, [self._chooser(task)] * self.limit, "random actions"
-        )
-
-    def _chooser(self, task: Task) -> Callable[[], str | None]:
-        """Return a function that chooses among the valid actions of the moment."""
-        lister, where = base.as_valid_actions(self.env), f"task {task.id!r}"
-        rng = np.random.default_rng(content_seed(0, "check", task.id))
-
-        def choose() -> str | None:
-            if lister is None:
-                return self.player.call(
-                    "action_space.sample", where, self.env.action_space.sample
-                )
-            valid = self.player.call("valid_actions", where, lister.valid_actions)
-            valid = checked_actions(self.findings, "valid_actions()", valid, where)
-            if valid is None:
-                return None
-            if not valid:
-                check_choice(self.findings, where)
-                return NONSENSE
-            return valid[int(rng.integers(len(valid)))]
-
-        return choose
+        chooser = random_chooser(self.player, task, taken_actions(self.random))
+        return self._play_twice(task, [chooser] * self.limit, "random actions")
 
     def _play_more(self, tasks: Sequence[Task]) -> None:
         """Play more tasks at random, until one is won: imitation needs an episode."""
@@ -344,7 +323,8 @@ class _Inspector:
         for task in [t for t in tasks if t.id not in tried][:TASKS]:
             if time.monotonic() > deadline:
                 return
-            trace = self.player.play(task, [self._chooser(task)] * limit, limit)
+            chooser = random_chooser(self.player, task, taken_actions(self.random))
+            trace = self.player.play(task, [chooser] * limit, limit)
             if trace is None or trace.broken:
                 return
             self.random.append(trace)

@@ -67,10 +67,14 @@ class StateNumbers:
             f"words: {self.words:.0f} on average, {self.largest} at most",
             f"reveals: {_share(self.reveals)} steps",
             f"lines that repeat: {_share(self.repeated_lines)} lines",
-            f"different outcomes: {_share(self.different_outcomes)} states "
-            "and actions met again",
+            f"different outcomes: {self._outcomes()}",
         )
         return "\n  ".join([f"states ({self.states}):", *rows])
+
+    def _outcomes(self) -> str:
+        if not self.different_outcomes.count:
+            return "not tested, since no state and action were met again"
+        return f"{_share(self.different_outcomes)} states and actions met again"
 
     def json(self) -> dict[str, Any]:
         """Return the numbers as plain data."""

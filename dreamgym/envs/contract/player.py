@@ -147,6 +147,7 @@ class Player:
     def __init__(self, env: gymnasium.Env, findings: Findings):
         self.env, self.findings = env, findings
         self.steps = self.resets = 0
+        self.observation = self.instruction = ""  # what the agent reads now
         self.seconds = 0.0  # of all steps together
         self.timeouts = 0
         self._deadlines = deadlines_of(env)
@@ -177,6 +178,8 @@ class Player:
             self.findings.fault(what, where, _NOTHING["expert"][1])
             return None
         place, cure = result.place, _CURES.get(name, "mend the line")
+        if isinstance(result.error, dataclasses.FrozenInstanceError):
+            cure = "a Task cannot change: dataclasses.replace(task, ...) makes another"
         if isinstance(result.error, EnvironmentTimeout):
             self.timeouts += 1
             cure = (
@@ -268,6 +271,7 @@ class Player:
                 "return at least one line of text",
             )
             return None
+        self.observation, self.instruction = obs, instruction_of(task, info)
         return obs, info
 
     def _is_text(self, obs: Any, call: str, where: str) -> bool:
@@ -344,6 +348,7 @@ class Player:
             return None
         if not self._sound(where, reward, terminated, truncated, info):
             return None
+        self.observation = obs
         flags = (info.get(name) for name in ("success", "invalid", "reveals"))
         return Played(
             action,

@@ -176,8 +176,9 @@ def check_twins(player: Player, splits: Mapping[str, Sequence[Task]]) -> None:
         player.findings.warn(
             f"tasks of {other} have the same instruction and first state as tasks of "
             f"{one}",
-            f"{a!r} and {b!r}, under other ids; {len(twins)} of the first "
-            f"{len(starts[other])} starts of {other}",
+            f"{a!r} and {b!r}, under other ids; {len(twins)} of the "
+            f"{len(starts[other])} different starts among the first {MAX_STARTS} tasks "
+            f"of {other}",
             "put equal ones into one split (split by a hash of the start, not by the "
             "number); leave it if they differ only in something hidden",
         )

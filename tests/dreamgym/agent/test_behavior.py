@@ -8,10 +8,11 @@ import pytest
 
 from dreamgym.agent import behavior
 from dreamgym.agent.config import CollectConfig
+from dreamgym.envs.base import TextEnv
 from tests import doubles
 from tests.ledger import Ledger
 from worldmodel.data.rates import Rate
-from worldmodel.data.records import read_episodes, write_episodes
+from worldmodel.data.records import Task, read_episodes, write_episodes
 
 TASKS = list(doubles.tasks("train")[:10])
 
@@ -323,3 +324,51 @@ def test_an_environment_that_begins_nothing_does_not_hold_the_collector():
         steps_left=lambda: 100,
     )
     assert results == []
+
+
+class Unlisted(TextEnv):
+    """One of three switches lights the lamp; nothing is listed, nobody knows how."""
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.right = int((options or {})["task"].options["seed"]) % 3
+        return "\n".join(f"switch {i}" for i in range(3)), {}
+
+    def step(self, action):
+        won = action == f"press {self.right}"
+        refused = action not in [f"press {i}" for i in range(3)]
+        info = {"success": won, "invalid": refused}
+        text = "\n".join(f"switch {i}" for i in range(3))
+        return f"{text}\nsaid {action}", float(won), won, False, info
+
+
+def switch_tasks(instruction):
+    return [
+        Task(id=str(i), instruction=instruction, options={"seed": i}) for i in range(9)
+    ]
+
+
+def test_what_is_not_listed_is_guessed_from_the_instruction():
+    results = collected(Unlisted(), 60, switch_tasks("Light the lamp: press N."))
+    won = [e for e in results if e.success]
+    assert len(won) > 20
+    # What was taken is tried again: later players are refused less.
+    refused = [np.mean([bool(t.invalid) for t in e.transitions]) for e in results]
+    assert np.mean(refused[30:]) < np.mean(refused[:5]) - 0.1
+    # Letters, as Gymnasium draws them, are never said.
+    words = set("Light the lamp: press N. said switch 0 1 2".replace(".", "").split())
+    said = {w for e in results for t in e.transitions for w in t.action.split()}
+    assert said <= words | {"lamp"}
+
+
+def test_the_actions_of_an_expert_are_tried_as_they_are():
+    """What there is no list for, but an expert, is not guessed."""
+
+    class Expert(Unlisted):
+        def expert(self):
+            return [f"press {self.right}"]
+
+    results = collected(Expert(), 200, switch_tasks("Light the lamp: press N."))
+    actions = [t.action for e in results[100:] for t in e.transitions]
+    pressed = np.mean([a.startswith("press ") and len(a) == 7 for a in actions])
+    assert pressed > 0.85  # the others are scrambled words

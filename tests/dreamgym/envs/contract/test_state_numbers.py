@@ -24,6 +24,13 @@ def numbers_of(*played, nonsense=()):
     return result
 
 
+def test_outcomes_that_were_not_compared_are_not_called_equal():
+    text = numbers_of(trace("turns 1", "turns 2", "turns 3")).text()
+    assert "different outcomes: not tested" in text
+    text = numbers_of(trace(*["at hall"] * 5)).text()
+    assert "different outcomes: 0% of 1 states" in text
+
+
 def test_words_and_lines_by_hand():
     # States of 3, 5 and 4 words. The second keeps one line of two, the third both of
     # its two lines; the empty line and blanks at the end of a line are none.

@@ -96,23 +96,23 @@ def game(env, actor):
 
 def test_a_call_that_hangs_ends_its_game_alone_and_is_counted_by_its_type(capsys):
     env = open_env(STUCK, workers=1)
-    broken = game(env, lambda: env.expert()[0])
+    broken = game(env, lambda *_: env.expert()[0])
     assert broken.success is None
     assert broken.error == (
         "EnvironmentTimeout: no answer within 0.6 s from expert(), which may take 3 "
         "times the `reset_seconds` of its class"
     )
     assert "EnvironmentTimeout" in capsys.readouterr().err
-    assert game(env, lambda: "go right").error is None
+    assert game(env, lambda *_: "go right").error is None
     env.close()
 
 
 def test_games_in_a_row_that_end_with_such_a_call_end_the_stage():
     env = open_env(STUCK, workers=0)
     for _ in range(restarting.PATIENCE - 1):
-        assert game(env, lambda: env.expert()[0]).error
+        assert game(env, lambda *_: env.expert()[0]).error
     with pytest.raises(EnvironmentDown, match=r"3 games in a row .* from expert\(\)"):
-        game(env, lambda: env.expert()[0])
+        game(env, lambda *_: env.expert()[0])
 
 
 def test_a_list_that_hangs_breaks_its_episode_and_no_fresh_instance_is_stepped():
