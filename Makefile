@@ -11,7 +11,7 @@ test:  ## the fast tests
 	pytest
 
 slow:  ## learning tests and whole runs, minutes
-	pytest -n 0 -m slow
+	pytest -m slow
 
 docs:  ## the documentation site in build/site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet

@@ -71,11 +71,12 @@ def test_the_ledger_agrees_with_every_stage(tmp_path, monkeypatch):
     monkeypatch.setattr(timings, "FRESH", -1.0)  # what was measured before is old
     Ledger.taken = Ledger.stop_at = 0
     root = tmp_path / "run"
-    cli_estimate.print_estimate(root, preset("tiny", {"env.id": SPEC}), fine_tune=True)
+    config = preset("tiny", {"env.id": SPEC} | SHORT)
+    cli_estimate.print_estimate(root, config, fine_tune=True)
     queries = Ledger.taken
     assert 0 < queries <= 40
     monkeypatch.undo()
-    run, saw = run_all(root)
+    run, saw = run_all(root, SHORT)
     assert run.estimate_steps() == queries
     check(run, saw)
     cli_estimate.print_estimate(root, run.config, fine_tune=True)  # known for a day
@@ -85,7 +86,7 @@ def test_the_ledger_agrees_with_every_stage(tmp_path, monkeypatch):
 def test_steps_of_interrupted_attempts_count(tmp_path):
     Ledger.taken = Ledger.stop_at = 0
     interrupted = ("collect", "branch", "s2r", "evaluate/bc")
-    run, saw = run_all(tmp_path / "run", interrupt_at=interrupted)
+    run, saw = run_all(tmp_path / "run", SHORT, interrupt_at=interrupted)
     results = check(run, saw)
     assert results["policies"]["random"]["real_transitions"] == 0
 
@@ -214,10 +215,10 @@ def test_the_ledger_agrees_without_a_budget_too(
     [
         (260, NARROW, True, ()),  # next to the minimum: no dev games
         (900, SHORT | REFLECTS, True, ("collect", "branch", "s2r")),
-        (2000, NARROW | {"env.id": FORKING}, True, ("warmstart", "train")),
-        (2000, NARROW, False, ()),
-        (2000, SHORT | {"transfer.method": "expert_iteration"}, True, ("s2r",)),
-        (2000, NARROW | {"train.environment": "real", "train.updates": 50}, True, ()),
+        (1500, NARROW | {"env.id": FORKING}, True, ("warmstart", "train")),
+        (1000, NARROW, False, ()),
+        (1500, SHORT | {"transfer.method": "expert_iteration"}, True, ("s2r",)),
+        (1200, NARROW | {"train.environment": "real", "train.updates": 50}, True, ()),
     ],
 )
 def test_a_run_takes_no_more_steps_than_its_budget(

@@ -300,17 +300,12 @@ MOMENTS = (
     "episodes.jsonl",
     "checkpoints/pretrain/step_*",
     "experience/config.json",
-    "stages/pretrain.json",
-    "policies/untrained/config.json",
     "stages/bc.json",
-    "test/untrained.jsonl",
     "checkpoints/iwm/step_*",
     "checkpoints/warmstart/step_*",
-    "stages/warmstart.json",
     "checkpoints/dream/*step_*",
     "policies/dream/config.json",
     "checkpoints/s2r/*step_*",
-    "stages/s2r.json",
     "test/s2r.jsonl",
 )
 
