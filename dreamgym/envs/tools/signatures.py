@@ -188,7 +188,9 @@ class Signature:
         limit = int(MAX_COMBINATIONS ** (1 / max(len(names), 1)))
         values = [
             list(
-                itertools.islice(sight.values(self.hints[name]), min(limit, MAX_VALUES))
+                itertools.islice(
+                    sight.values(self.hints[name], name), min(limit, MAX_VALUES)
+                )
             )
             for name in names
         ]

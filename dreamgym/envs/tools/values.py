@@ -1,11 +1,12 @@
 """Values in an agent's sight that may be wanted as arguments of a tool.
 
 instruction, lines of the state -> values of a type, the likely ones first:
+  values that the text calls like the argument (`order R7` for `order_id`),
   names and quoted texts of the instruction, then of the state,
   other words of the instruction, numbers, other words of the state,
   and words without content where there is nothing else
 A name is a word with a digit, a sign such as _ . / @ inside, or a capital letter that
-does not begin a line.
+does not begin a line or a sentence.
 """
 
 import itertools
@@ -25,6 +26,14 @@ _QUOTED = re.compile(
 _WORD = re.compile(r"[^\W_][\w.:/@-]*[\w/]|[^\W_]")
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w])")
 _NAME = re.compile(r".*[\d_.:/@-]|.+[A-Z]")
+_SENTENCE_START = re.compile(r"(?:^|[.!?][\"')]*\s)[\s\"'(]*$")
+_NAME_PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+LABEL_DISTANCE = 2
+"""Words between a label and its value, at most, plus one."""
+OTHERS = 3
+"""Values besides those that are called like the argument, where there are any."""
+_NO_LABELS = frozenset("id ids key name value text string number argument arg".split())
+"""Parts of an argument's name that say nothing about which value is meant."""
 _FUNCTION_WORDS = frozenset(
     "a about above after all an and any are as at be been before below but by can "
     "could did do does each every exactly for from had has have how i if in into is "
@@ -66,31 +75,63 @@ class Sight:
                 word = match[0]
                 if _NUMBER.fullmatch(word):
                     self._numbers.append(word)
-                elif _NAME.match(word) or (match.start() and word[0].isupper()):
+                elif _NAME.match(word) or (
+                    word[0].isupper() and not _begins_sentence(line, match.start())
+                ):
                     self._names.append(word)
                 else:
                     words.append(word)
         return words
 
-    def values(self, hint: Any) -> Iterable[Any]:
+    def values(self, hint: Any, name: str = "") -> Iterable[Any]:
         """Return the values of a type, each once, the likely ones first.
 
-        There are none of lists and objects.
+        There are none of lists and objects. Those that stand behind a word of the
+        argument's `name` come before all others.
         """
         origin, parts = typing.get_origin(hint), typing.get_args(hint)
         if origin is Literal:
             return parts
         if origin in (typing.Union, types.UnionType):
-            return itertools.chain(*(self.values(part) for part in parts))
+            return itertools.chain(*(self.values(part, name) for part in parts))
         if hint is bool:
             return (False, True)
         if hint is str:
-            return self._texts
+            labelled = [w for w in self._labelled(name) if w in self._texts]
+            others = [w for w in self._texts if w not in labelled]
+            few = others[:OTHERS] if labelled else others
+            return tuple(dict.fromkeys([*labelled, *few]))
         if hint in (int, float):
-            numbers = (float(n) for n in _NUMBER.findall(self.text))
+            labelled = [n for n in self._labelled(name) if _NUMBER.fullmatch(n)]
+            numbers = (float(n) for n in (*labelled, *_NUMBER.findall(self.text)))
             valid_numbers = (n for n in numbers if hint is float or n.is_integer())
             return dict.fromkeys(hint(n) for n in valid_numbers)
         return (None,) if hint is type(None) else ()
+
+    def _labelled(self, name: str) -> list[str]:
+        """Return the words that stand right behind a word of an argument's name.
+
+        Those next to it come first. A word that is no number and has no digit is an
+        ordinary word mostly, and is left out.
+        """
+        labels = {part.lower() for part in _NAME_PART.findall(name)} - _NO_LABELS
+        found: list[tuple[int, str]] = []
+        for line in self.text.split("\n") if labels else ():
+            words = [match[0] for match in _WORD.finditer(line)]
+            for i, word in enumerate(words):
+                if not any(c.isdigit() for c in word):
+                    continue
+                for distance in range(1, LABEL_DISTANCE + 1):
+                    before = words[i - distance] if i >= distance else ""
+                    if labels & {p.lower() for p in _NAME_PART.findall(before)}:
+                        found.append((distance, word))
+                        break
+        return [word for _, word in sorted(found, key=lambda item: item[0])]
+
+
+def _begins_sentence(line: str, start: int) -> bool:
+    """Return whether a word at this place begins a line or a sentence."""
+    return bool(_SENTENCE_START.search(line[:start]))
 
 
 def _unescaped(text: str) -> str:

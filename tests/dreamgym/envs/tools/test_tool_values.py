@@ -49,6 +49,27 @@ def test_quoted_texts_and_names_are_values(line, value):
     assert texts("look around", line)[0] == value
 
 
+def test_a_capital_that_begins_a_sentence_is_no_name():
+    listed = texts('Find Ann. Otherwise ask Bob! "Why?" Say no')
+    assert listed == ["Why?", "Ann", "Bob", "Find", "Otherwise", "ask", "Why", "Say"]
+
+
+def test_what_is_called_like_the_argument_comes_first_with_few_others():
+    sight = Sight(
+        "settle ticket T16 about order R46 of ann@mail.org",
+        ("customer C79 region eu", '"customer_id": "C80"', "price 20 days 5"),
+    )
+    assert list(sight.values(str, "order_id")) == ["R46", "T16", "ann@mail.org", "C80"]
+    # Next to the label first: `of` stands between `order R46` and the address.
+    assert list(sight.values(str, "customer_id"))[:2] == ["C79", "C80"]
+    assert list(sight.values(str, "customerId"))[:2] == ["C79", "C80"]
+    assert next(iter(sight.values(int, "days"))) == 5
+    assert list(sight.values(int, "days")) == [5, 20]
+    # `id` alone says nothing, and neither does a name that stands nowhere.
+    for name in ("id", "key", "branch", ""):
+        assert list(sight.values(str, name)) == list(sight.values(str))
+
+
 def test_a_key_of_json_is_no_name_and_an_apostrophe_no_quote():
     assert texts("", '{"price": "high"}') == ["high", "price"]
     assert not any(" " in x for x in texts("", "it isn't ann's or bob's"))
