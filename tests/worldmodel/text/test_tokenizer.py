@@ -3,7 +3,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from worldmodel.text.tokenizer import CONTROLS, MAX_LINES, TextTokenizer, control_text
+from worldmodel.text.tokenizer import (
+    CONTROLS,
+    LONGEST_CACHED,
+    MAX_LINES,
+    TextTokenizer,
+    control_text,
+)
 
 TEXT = st.text(
     st.characters(blacklist_categories=("Cs",)), max_size=40
@@ -109,3 +115,14 @@ def test_ids_belong_to_the_caller(tok):
     kept = list(once)
     once.append(tok.control("end"))
     assert tok.encode_piece(" a red coin") == kept
+
+
+def test_a_long_piece_is_encoded_and_not_kept(tok):
+    kept = tok._piece_ids.cache_info().currsize
+    text = "a red coin in a box " * 20
+    assert len(text) > LONGEST_CACHED
+    assert tok.decode_piece(tok.encode_piece(text)) == text
+    assert tok._piece_ids.cache_info().currsize == kept
+    short = text[:LONGEST_CACHED]
+    assert tok.decode_piece(tok.encode_piece(short)) == short
+    assert tok._piece_ids.cache_info().currsize == kept + 1
