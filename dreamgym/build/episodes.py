@@ -184,13 +184,17 @@ def nothing_to_imitate(episodes: Sequence[Episode]) -> str:
     scored = [e for e in episodes if e.success is not None and e.transitions]
     cut = sum(e.transitions[-1].truncated for e in scored)
     steps = max((len(e.transitions) for e in scored), default=0)
-    reasons = [f"{n} times {r}" for r, n in broken_counts(episodes).items()]
-    broken = len(episodes) - len(scored)
+    unscored = sum(e.success is None and not e.error for e in episodes)
+    broken = len(episodes) - len(scored) - unscored
+    counts = broken_counts([e for e in episodes if e.error])
+    reasons = [f"{n} times {r}" for r, n in counts.items()]
     parts = [
         f"{cut} were cut at the step limit (at most {steps} steps)",
         f"{len(scored) - cut} ended without success",
         f"{broken} broke" + (f" ({'; '.join(reasons[:3])})" if reasons else ""),
     ]
+    if unscored:
+        parts.append(f"{unscored} do not say whether they were won")
     planned = sum(e.source == "expert" for e in episodes)
     cure = "a sound expert()"
     if cut:
@@ -199,6 +203,11 @@ def nothing_to_imitate(episodes: Sequence[Episode]) -> str:
         cure = (
             "an environment with expert(), or with rewards on the way (bc.min_wins), "
             "or --episodes with successes"
+        )
+    if unscored > len(episodes) / 2:
+        cure = (
+            "episodes that say which were won (`success`; `dreamgym judge FILE` asks "
+            "a large model)"
         )
     return (
         f"no successful episode to imitate among the collected {len(episodes)}, of "

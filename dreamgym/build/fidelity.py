@@ -1,5 +1,6 @@
 """The scorecard of a run's experience model, with its calibration and threshold."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from dreamgym.build.episodes import read
@@ -9,12 +10,25 @@ from dreamgym.evaluation.leading_numbers import FEW_ENDS
 from dreamgym.run.directory import Run
 from dreamgym.run.display import progress_bar
 from worldmodel import fidelity
+from worldmodel.data.records import Episode
 from worldmodel.experience.base import ExperienceModel
 from worldmodel.fidelity.hidden_state import hidden_state
 from worldmodel.text.identifiers import task_shares
 
 MAX_TRAINING_ENDS = 50
 """Ends of training episodes that the model is asked for, at most."""
+
+
+def add_training_ends(
+    scorecard: dict[str, Any], experience: ExperienceModel, train: Sequence[Episode]
+) -> None:
+    """Add how many ends of training episodes a model finds, where it was asked for few.
+
+    Those are fewer than FEW_ENDS of dev episodes.
+    """
+    if scorecard["done"]["recall"]["count"] < FEW_ENDS:
+        ends = fidelity.ends_recalled(experience, train, MAX_TRAINING_ENDS)
+        scorecard["training_ends"] = ends
 
 
 def measure(run: Run, experience: ExperienceModel, name: str) -> dict[str, Any]:
@@ -39,10 +53,8 @@ def measure(run: Run, experience: ExperienceModel, name: str) -> dict[str, Any]:
             open_loop_steps=limit,
             shares=task_shares(train),
         )
-    fitted = run.config.server is None
-    if fitted and scorecard["done"]["recall"]["count"] < FEW_ENDS:
-        ends = fidelity.ends_recalled(experience, train, MAX_TRAINING_ENDS)
-        scorecard["training_ends"] = ends
+    if run.config.server is None:
+        add_training_ends(scorecard, experience, train)
     history = run.config.experience.history
     scorecard["hidden_state"] = hidden_state(train, history=history).json()
     scale = fidelity.fit_calibration(experience, dev, limit=limit)

@@ -10,6 +10,7 @@ from typing import Any
 
 from dreamgym.agent.config import FLOORS
 from dreamgym.build.planning import PLANNER
+from dreamgym.commands.results import raise_no_games
 from dreamgym.evaluation import evaluate
 from dreamgym.run.directory import Run, RunError
 from dreamgym.stages.table import POLICIES
@@ -34,10 +35,7 @@ def stages(source: Run, chosen: Sequence[str] = ()) -> list[str]:
             f"{policies}"
         )
     if not policies:
-        raise RunError(
-            f"{source.root}: no policy has played test games: run dreamgym evaluate "
-            "without --plan first"
-        )
+        raise_no_games(source, "run dreamgym evaluate without --plan first")
     return [f"evaluate/{name}" for name in policies if name in (chosen or policies)]
 
 

@@ -1,7 +1,7 @@
 """The results of a run: results.json, table.md and the plots."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from dreamgym.agent.config import FLOORS
 from dreamgym.agent.rollout import Trajectory
@@ -88,6 +88,21 @@ def write_results(run: Run) -> dict[str, Any]:
     run.write_json("results.json", results)
     report.write(run.root, results)
     return results
+
+
+def raise_no_games(run: Run, cure: str = "") -> NoReturn:
+    """Raise an error that says why no policy of a run has played test games.
+
+    Args:
+      cure: what to do where the run has an environment.
+
+    Raises:
+      RunError: always.
+    """
+    if not run.config.env.id:
+        raise RunError(f"{run.root}: a run without an environment has no games to play")
+    cure = f": {cure}" if cure else " yet"
+    raise RunError(f"{run.root}: no policy has played test games{cure}")
 
 
 def token_counter(run: Run) -> Callable[[str], int] | None:

@@ -202,7 +202,9 @@ def test_nothing_to_imitate_is_said_before_anything_is_fitted(capsys, tmp_path):
         "e.jsonl",
     )
     assert "no successful episode to imitate among the collected" in error
-    assert "broke (" in error
+    assert "do not say whether they were won. Imitation needs episodes" in error
+    assert "dreamgym judge FILE" in error
+    assert " 0 broke," in error
     assert not (tmp_path / "r/experience").exists()
 
 

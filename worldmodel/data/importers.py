@@ -159,7 +159,7 @@ def import_file(
 
     The file holds JSON lines or one JSON array, gzip or not. Objects without an id are
     named after the file and their number in it. With `skip`, an object that cannot be
-    imported is left out and its error is passed to `skip`.
+    imported, or a line that is no JSON, is left out and its error is passed to `skip`.
 
     Raises:
       RecordError: an object cannot be imported; the message names file, line and field.
@@ -170,8 +170,10 @@ def import_file(
     path, first_lines = Path(path), dict[str, int]()
     expected = f"JSON lines or a JSON array of {format} episodes"
     stem = path.name.partition(".")[0]
-    rows = (json_array if holds_array(path, expected) else json_lines)(
-        path, expected, progress
+    rows = (
+        json_array(path, expected, progress)
+        if holds_array(path, expected)
+        else json_lines(path, expected, progress, skip=skip)
     )
     for count, (row, where) in enumerate(rows, start=1):
         try:

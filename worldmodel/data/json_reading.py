@@ -130,7 +130,7 @@ def _parse_error(error: Exception) -> str:
     """Return why a text is not JSON: nested too deep, or the parser's message."""
     if isinstance(error, RecursionError):
         return "nested too deep"
-    return str(getattr(error, "msg", error))
+    return str(getattr(error, "msg", error)).removesuffix(" at")
 
 
 def _require_encodable(value: Any, where: Where) -> None:
@@ -153,7 +153,7 @@ def _value(raw: bytes, where: Where) -> Any:
         cut = "" if text.endswith("\n") else " (the file ends inside it)"
         column = getattr(error, "colno", 1)
         raise where.error(
-            f"one JSON object a line{cut}; {_parse_error(error)} at column {column}",
+            f"one JSON object a line{cut}; {_parse_error(error)} (column {column})",
             text[:40],
         ) from None
     if _SURROGATE.search(text):
@@ -162,9 +162,15 @@ def _value(raw: bytes, where: Where) -> Any:
 
 
 def json_lines(
-    path: Path, expected: str, progress: Progress | None = None
+    path: Path,
+    expected: str,
+    progress: Progress | None = None,
+    *,
+    skip: Callable[[RecordError], Any] | None = None,
 ) -> Iterator[tuple[Any, Where]]:
     """Yield (value, place) of every line that is not blank.
+
+    With `skip`, a line that is not JSON is left out and its error is passed to `skip`.
 
     Raises:
       RecordError: the file is missing, has broken gzip, bytes that are not UTF-8, or
@@ -175,7 +181,14 @@ def json_lines(
         try:
             for number, raw in _bounded_lines(path, file):
                 where = Where(path, number)
-                yield _value(raw, where), where
+                try:
+                    value = _value(raw, where)
+                except RecordError as error:
+                    if skip is None:
+                        raise
+                    skip(error)
+                else:
+                    yield value, where
                 if progress is not None:
                     progress(disk.tell())
         except _GZIP_ERRORS as error:

@@ -252,7 +252,10 @@ def _warnings(s: Mapping[str, Any]) -> list[str]:
     """Return what to know before training on these episodes, as sentences."""
     out = []
     if not s["rewarded"]["transitions"]:
-        out.append("no rewarded transition: a policy cannot learn from this dream")
+        out.append(
+            "no rewarded transition: updates in the dream have nothing to learn from "
+            "(give `reward` to the step that wins; to an import `score`)"
+        )
     if s["success"]["none"] == s["episodes"]:
         out.append(
             "no episode says whether it succeeded: there is nothing to imitate; "

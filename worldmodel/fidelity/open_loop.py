@@ -19,6 +19,7 @@ STEPS = 16
 """Steps up to which agreement is reported one by one."""
 
 _ENDS = ("win", "loss")
+_DREAMED = (*_ENDS, "broken")
 
 
 def episodes_within(episodes: Sequence[Episode], steps: int | None) -> list[Episode]:
@@ -55,7 +56,8 @@ def open_loop(
     outcomes: of the scored episodes, how often real and dreamed success agree, both
     success rates, and the four counts (real_dreamed). `over_optimistic` is the share of
     lost episodes that the dream wins, `over_pessimistic` the share of won ones that it
-    loses. A malformed reply ends an episode as lost.
+    loses. A malformed reply breaks the dream of an episode off, which agrees with no
+    outcome; `broken` is the share of these.
 
     Args:
       recorded: all episodes that say what can be known; None: these ones.
@@ -75,8 +77,8 @@ def open_loop(
                 if i not in steps:
                     predictable[i].add(hit)
             if e.success is not None:
-                cell = f"{'win' if e.success else 'loss'}_{'win' if won else 'loss'}"
-                cells[cell] += 1
+                dreamed_end = "broken" if won is None else "win" if won else "loss"
+                cells[f"{'win' if e.success else 'loss'}_{dreamed_end}"] += 1
     return {
         "episodes": len(episodes),
         "exact": [r.json() for r in exact if r.count],
@@ -87,7 +89,7 @@ def open_loop(
 
 def _outcomes(cells: Counter[str]) -> dict[str, Any]:
     """Return the shares that follow from the counts of (real success)_(dreamed)."""
-    won, lost = (cells[f"{x}_win"] + cells[f"{x}_loss"] for x in ("win", "loss"))
+    won, lost = (sum(cells[f"{x}_{end}"] for end in _DREAMED) for x in _ENDS)
     total = won + lost
     return {
         "agree": Rate.of(cells["win_win"] + cells["loss_loss"], total).json(),
@@ -95,7 +97,8 @@ def _outcomes(cells: Counter[str]) -> dict[str, Any]:
         "dreamed_success": Rate.of(cells["win_win"] + cells["loss_win"], total).json(),
         "over_optimistic": Rate.of(cells["loss_win"], lost).json(),
         "over_pessimistic": Rate.of(cells["win_loss"], won).json(),
-        "cells": {f"{a}_{b}": cells[f"{a}_{b}"] for a in _ENDS for b in _ENDS},
+        "broken": Rate.of(cells["win_broken"] + cells["loss_broken"], total).json(),
+        "cells": {f"{a}_{b}": cells[f"{a}_{b}"] for a in _ENDS for b in _DREAMED},
     }
 
 
@@ -103,14 +106,16 @@ def _dream_episodes(
     model: ExperienceModel,
     episodes: Sequence[Episode],
     reveals: Sequence[frozenset[int]],
-) -> list[tuple[list[State], bool]]:
+) -> list[tuple[list[State], bool | None]]:
     """Return (dreamed states, dreamed success) of each episode's actions.
 
-    `reveals` are the steps of each after which it goes on from the real state.
+    The success of a dream that a malformed reply has broken off is None. `reveals` are
+    the steps of each after which it goes on from the real state.
     """
     states: list[list[State]] = [[] for _ in episodes]
     continued: list[list[State]] = [[e.transitions[0].state] for e in episodes]
-    won, live = [False] * len(episodes), set(range(len(episodes)))
+    won: list[bool | None] = [False] * len(episodes)
+    live = set(range(len(episodes)))
     step = 0
     while live:
         live = {i for i in live if step < len(episodes[i].transitions)}
@@ -125,6 +130,7 @@ def _dream_episodes(
         answers = model.predict(queries) if order else []
         for i, answer in zip(order, answers, strict=True):
             if answer.error is not None:
+                won[i] = None
                 live.discard(i)
                 continue
             states[i].append(answer.next_state)

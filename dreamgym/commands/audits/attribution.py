@@ -11,6 +11,7 @@ from dreamgym.agent.attribution import Attribution, attribute_action
 from dreamgym.agent.policy import Situation
 from dreamgym.build.models import load_policy
 from dreamgym.build.planning import PLANNER
+from dreamgym.commands.results import raise_no_games
 from dreamgym.evaluation.printable import printable
 from dreamgym.run.directory import Run, RunError
 from dreamgym.stages.table import POLICIES
@@ -68,7 +69,7 @@ def _policy_name(run: Run, policy: str) -> str:
         if name != PLANNER and run.path(f"test/{name}.jsonl").is_file()
     ]
     if not played:
-        raise RunError(f"{run.root}: no policy has played test games yet")
+        raise_no_games(run)
     if policy and policy not in played:
         raise RunError(f"{run.root}: no test games of {policy!r}; have {played}")
     return policy or played[-1]

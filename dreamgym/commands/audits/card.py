@@ -4,10 +4,10 @@ from typing import Any
 
 from dreamgym.agent.config import FLOORS
 from dreamgym.commands.audits.robustness import FILE as ROBUSTNESS
-from dreamgym.commands.results import limited_costs, token_counter
+from dreamgym.commands.results import limited_costs, raise_no_games, token_counter
 from dreamgym.evaluation import evaluate
 from dreamgym.evaluation.card import CardRow, card, card_lines
-from dreamgym.run.directory import Run, RunError
+from dreamgym.run.directory import Run
 from dreamgym.stages.table import POLICIES
 from worldmodel.data.json_reading import read_json_rows
 
@@ -22,7 +22,7 @@ def cards(run: Run) -> dict[str, list[CardRow]]:
     """
     names = [n for n in (*FLOORS, *POLICIES) if run.path(f"test/{n}.jsonl").is_file()]
     if not names:
-        raise RunError(f"{run.root}: no policy has played test games yet")
+        raise_no_games(run)
     robust: dict[str, Any] | None = None
     if run.path(ROBUSTNESS).is_file():
         robust = run.read_json(ROBUSTNESS)

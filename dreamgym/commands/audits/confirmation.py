@@ -10,7 +10,7 @@ from typing import Any
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.build.real import environments
 from dreamgym.build.real.audit_games import play_audit_games
-from dreamgym.commands.results import paired_differences
+from dreamgym.commands.results import paired_differences, raise_no_games
 from dreamgym.evaluation import evaluate
 from dreamgym.evaluation.report import games_text, interval_text, percentage
 from dreamgym.evaluation.statistics import difference_text
@@ -37,10 +37,7 @@ def chosen_policies(run: Run, chosen: Sequence[str] = ()) -> list[str]:
             f"{run.root}: no policy {unknown[0]!r} has played test games; have {tested}"
         )
     if not tested:
-        raise RunError(
-            f"{run.root}: no policy has played test games: run dreamgym evaluate "
-            "without --confirm first"
-        )
+        raise_no_games(run, "run dreamgym evaluate without --confirm first")
     return list(chosen) or [name for name in tested if name != "untrained"]
 
 

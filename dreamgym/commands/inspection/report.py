@@ -138,16 +138,19 @@ def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
     return out
 
 
-def repeat_command(config: RunConfig) -> str:
-    """Return a command that runs with these settings."""
+def repeat_command(config: RunConfig, *command: str) -> str:
+    """Return a command that runs with these settings.
+
+    It is `command`, by default `quickstart` or the control that these settings are.
+    """
     default = _flat(presets.preset(config.preset).json())
     settings = _flat(config.json())
     if config.server is not None:
         default |= _server_defaults(config.server)
     changed = {k: v for k, v in settings.items() if v != default.get(k)}
-    words = ["dreamgym", "quickstart"]
+    words = ["dreamgym", *(command or ("quickstart",))]
     for name, control in presets.RUN_CONTROLS.items():
-        if control.items() <= settings.items():
+        if not command and control.items() <= settings.items():
             words = ["dreamgym", "control", name]
             changed = {k: v for k, v in changed.items() if k not in control}
     words += ["--preset", config.preset]
@@ -157,6 +160,13 @@ def repeat_command(config: RunConfig) -> str:
     for name, value in changed.items():
         words += ["--set", f"{name}={json.dumps(value)}"]
     return shlex.join(words)
+
+
+def _data_options(config: RunConfig) -> list[str]:
+    """Return the options that say what a run learns from, if not the default."""
+    default = presets.preset(config.preset)
+    out = ["--env", config.env.id] if config.env.id not in ("", default.env.id) else []
+    return [*out, *(["--episodes", config.data.episodes] * bool(config.data.episodes))]
 
 
 def _server_defaults(server: ServerConfig) -> dict[str, Any]:
@@ -209,14 +219,15 @@ def _next_steps(run: Run) -> Iterator[tuple[str, Sequence[str]]]:
         yield (
             "The control that must not gain, a dream fitted to permuted outcomes:",
             [
-                f"dreamgym control shuffled --preset {run.config.preset} "
-                f"--seed {run.config.seed}"
+                repeat_command(run.config, "control", "shuffled")
+                + f" --run-dir {_quoted(f'{run.root}-shuffled')}"
             ],
         )
     if run.config.preset == "tiny":
+        data = _data_options(run.config)
         yield (
             "A run that learns something (tiny only proves the machinery):",
-            ["dreamgym quickstart"],
+            [shlex.join(["dreamgym", "quickstart", *data])],
         )
     yield (
         "The same on another environment, or from your own episodes:",

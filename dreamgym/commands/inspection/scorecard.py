@@ -7,6 +7,7 @@ from typing import Any
 from dreamgym.build import chat as run_chat
 from dreamgym.build.episodes import read
 from dreamgym.build.experience import load_experience, remedy_folder
+from dreamgym.build.fidelity import add_training_ends
 from dreamgym.build.real.environments import open_env
 from dreamgym.config.stages import ServerConfig
 from dreamgym.evaluation.fidelity import by_family
@@ -91,6 +92,8 @@ def full_scorecard(
             shares=shares,
         )
         if path is None:
+            if server is None and run.config.server is None:
+                add_training_ends(scorecard, experience, train)
             scorecard["on_policy"] = on_policy(run, experience, limit, shares)
     source = run.path("dev.jsonl") if path is None else path
     scorecard["episodes"] = str(source.resolve())

@@ -7,6 +7,7 @@ that of each stage that did not help; `dreamgym doctor` names all of them.
 
 from collections.abc import Callable
 
+from dreamgym.envs.base import LOW_CONFIDENCE
 from dreamgym.evaluation.diagnosis import dream_causes
 from dreamgym.evaluation.diagnosis.evidence import Cause, Evidence, collect_more
 from dreamgym.evaluation.statistics import percent
@@ -193,11 +194,12 @@ def broken_rollouts(evidence: Evidence) -> Cause | None:
     unscored = sum(row.get("unscored_rollouts", 0.0) for row in evidence.curve)
     if not rollouts or unscored / rollouts < 0.25:
         return None
+    unsure = any(row.get(f"unscored/{LOW_CONFIDENCE}") for row in evidence.curve)
+    gate = ", or lower uncertainty.false_abort_rate" if unsure else ""
     return Cause(
         "broken rollouts",
         f"{percent(unscored / rollouts)} of the rollouts in the dream broke off.",
-        "Sample malformed answers again (experience.retries), or lower "
-        "uncertainty.false_abort_rate.",
+        "Sample malformed answers again (experience.retries)" + gate + ".",
     )
 
 

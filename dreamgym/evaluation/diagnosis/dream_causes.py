@@ -7,7 +7,7 @@ what to change. All are pure functions; causes.py puts them in order.
 from collections.abc import Mapping
 from typing import Any
 
-from dreamgym.evaluation.diagnosis.evidence import Cause, Evidence
+from dreamgym.evaluation.diagnosis.evidence import Cause, Evidence, fit_more
 from dreamgym.evaluation.dream_check import describe_unmeasured
 from dreamgym.evaluation.leading_numbers import (
     FEW_IDENTIFIERS,
@@ -89,14 +89,11 @@ def _states_below(evidence: Evidence, threshold: float) -> Cause | None:
     figure = evidence.figure("exact", "predictable")
     if figure["mean"] is None or figure["mean"] >= threshold:
         return None
-    budget = evidence.results.get("budget")
     return Cause(
         "low fidelity",
         f"The dream has {percent(figure['mean'])} of {figure['count']} predictable "
         "next states right.",
-        f"Fit it longer (pretrain.fit.steps), to more episodes "
-        f"({'a larger --budget' if budget else 'collect.episodes'}), or take a larger "
-        "--model.",
+        fit_more(evidence),
     )
 
 
@@ -153,9 +150,8 @@ def ignored_instruction(evidence: Evidence) -> Cause | None:
         f"something ({words}) is there, it shows it in {percent(mentioned['mean'])} of "
         f"{mentioned['count']} reveals, and in {percent(elsewhere['mean'])} of "
         f"{elsewhere['count']} others.",
-        "A policy cannot learn from it to follow the instruction. Fit it longer "
-        "(pretrain.fit.steps), to more episodes (collect.episodes), or take a larger "
-        "--model.",
+        "A policy cannot learn from it to follow the instruction. "
+        + fit_more(evidence),
     )
 
 

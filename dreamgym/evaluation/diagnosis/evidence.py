@@ -59,6 +59,10 @@ class Evidence(NamedTuple):
         status = self.number("evaluate/expert", "status")
         return status is None or "no expert" not in status
 
+    def is_recorded(self) -> bool:
+        """Return whether there are recordings alone: nothing can be played."""
+        return "no environment" in (self.results.get("skipped") or "")
+
     def figure(self, *path: str) -> Mapping[str, Any]:
         """Return the mean (None: unknown) and count of a figure of the scorecard."""
         part: Any = self.results.get("fidelity") or {}
@@ -70,10 +74,12 @@ class Evidence(NamedTuple):
 def collect_more(evidence: Evidence, *settings: str) -> str:
     """Return the advice to collect more by these settings, as far as they have effect.
 
-    A budget decides how many episodes are played. Without an expert its weight changes
-    nothing.
+    Where nothing can be played, more has to be recorded. A budget decides how many
+    episodes are played. Without an expert its weight changes nothing.
     """
     what = "Collect more"
+    if evidence.is_recorded():
+        return "Record more episodes (--episodes)"
     if not evidence.has_expert():
         what = "Give the environment an expert(), if only for some tasks; collect more"
         settings = tuple(s for s in settings if s not in EXPERT_SETTINGS)
@@ -81,3 +87,16 @@ def collect_more(evidence: Evidence, *settings: str) -> str:
         others = (s for s in settings if s != "collect.episodes")
         settings = ("a larger --budget", *others)
     return f"{what} ({', '.join(settings)})" if settings else what
+
+
+def fit_more(evidence: Evidence) -> str:
+    """Return the advice to fit the dream better: longer, to more, or larger."""
+    source = "collect.episodes"
+    if evidence.is_recorded():
+        source = "--episodes"
+    elif evidence.results.get("budget"):
+        source = "a larger --budget"
+    return (
+        f"Fit it longer (pretrain.fit.steps), to more episodes ({source}), or take a "
+        "larger --model."
+    )

@@ -286,8 +286,14 @@ def _open_loop_entries(drift: dict[str, Any]) -> Iterator[Entry]:
             "won episodes that the dream loses",
             "it is too pessimistic",
         ),
+        (
+            "broken",
+            "dreams that break off",
+            "at a malformed reply; they agree with no outcome",
+        ),
     ):
-        yield Entry(f"open loop: {label}", rate_text(outcomes[key]), meaning)
+        if key in outcomes:  # scorecards of older versions do not have all
+            yield Entry(f"open loop: {label}", rate_text(outcomes[key]), meaning)
     for name, label in (("exact", "all"), ("predictable", "without reveals")):
         for step in (1, 4, 8, 16):
             if step <= len(drift[name]):

@@ -201,7 +201,7 @@ def steps(**changes):
 @pytest.mark.parametrize(
     ("episodes", "warning"),
     [
-        (steps(rewards={}), "no rewarded transition: a policy cannot learn"),
+        (steps(rewards={}), "no rewarded transition: updates in the dream have"),
         (steps(terminated=False), "no episode terminates"),
         (changed(success=None), "no episode says whether it succeeded"),
         (changed(success=False), "no episode succeeded"),

@@ -53,8 +53,10 @@ def test_the_truth_does_not_drift():
     assert result["outcomes"]["cells"] == {
         "win_win": 1,
         "win_loss": 0,
+        "win_broken": 0,
         "loss_win": 0,
         "loss_loss": 1,
+        "loss_broken": 0,
     }
     assert brief(result["outcomes"]["over_optimistic"]) == {"mean": 0.0, "count": 1}
 
@@ -101,12 +103,17 @@ def test_a_dream_that_wins_early_is_over_optimistic():
     assert max(len(q.past) for q in model.asked) == 1
 
 
-def test_nonsense_ends_an_episode_lost():
+def test_a_dream_that_breaks_off_agrees_with_no_outcome():
+    """Else a dream of nonsense would agree on every lost episode."""
     model = Scripted([LONG], lambda p, _: p._replace(error="odd", outcome="win"))
-    result = open_loop(model, [LONG])
+    result = open_loop(model, [LONG, LOST])
     assert result["exact"][0]["mean"] == 0.0
-    assert result["outcomes"]["cells"]["win_loss"] == 1
-    assert len(model.asked) == 1
+    outcomes = result["outcomes"]
+    assert (outcomes["cells"]["win_broken"], outcomes["cells"]["loss_broken"]) == (1, 1)
+    assert brief(outcomes["agree"]) == {"mean": 0.0, "count": 2}
+    assert brief(outcomes["broken"]) == {"mean": 1.0, "count": 2}
+    assert brief(outcomes["over_pessimistic"]) == {"mean": 0.0, "count": 1}
+    assert len(model.asked) == 2
 
 
 def test_steps_that_reveal_are_not_predictable():

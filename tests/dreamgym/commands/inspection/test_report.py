@@ -1,6 +1,7 @@
 """What report.html says of a run: its episodes, its command, how to go on."""
 
 import dataclasses
+import shlex
 import types
 
 import pytest
@@ -127,7 +128,10 @@ def test_the_command_of_a_run_repeats_it():
 def test_how_to_go_on_depends_on_what_was_done(run):
     text = str(list(report._next_steps(run)))
     assert "dreamgym transfer --run-dir" in text
-    assert "control shuffled --preset tiny --seed 0" in text
+    assert "control shuffled --preset tiny --seed 0 --env" in text
+    assert f"{run.root}-shuffled" in text
+    command = shlex.split(report.repeat_command(run.config))
+    assert f"dreamgym quickstart --env {command[command.index('--env') + 1]}" in text
     run.stage("s2r", dict)
     assert "dreamgym transfer" not in str(list(report._next_steps(run)))
 

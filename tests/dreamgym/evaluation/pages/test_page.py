@@ -47,7 +47,7 @@ def test_a_page_holds_no_control_character():
 
 
 def test_printable_text_is_one_line():
-    assert printable("a\nb\tc\x7f") == "a\ufffdb c\ufffd"
+    assert printable("a\nb\tc\x7f\x1b") == "a b c\ufffd\ufffd"
     assert printable("köln 東京") == "köln 東京"
     assert printable_lines("one\ntwo\x1b[31m") == ["one", "two\ufffd[31m"]
 
