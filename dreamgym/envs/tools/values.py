@@ -115,7 +115,7 @@ class Sight:
         ordinary word mostly, and is left out.
         """
         labels = {part.lower() for part in _NAME_PART.findall(name)} - _NO_LABELS
-        found: list[tuple[int, str]] = []
+        labelled: list[tuple[int, str]] = []
         for line in self.text.split("\n") if labels else ():
             words = [match[0] for match in _WORD.finditer(line)]
             for i, word in enumerate(words):
@@ -124,9 +124,9 @@ class Sight:
                 for distance in range(1, LABEL_DISTANCE + 1):
                     before = words[i - distance] if i >= distance else ""
                     if labels & {p.lower() for p in _NAME_PART.findall(before)}:
-                        found.append((distance, word))
+                        labelled.append((distance, word))
                         break
-        return [word for _, word in sorted(found, key=lambda item: item[0])]
+        return [word for _, word in sorted(labelled, key=lambda item: item[0])]
 
 
 def _begins_sentence(line: str, start: int) -> bool:
