@@ -111,8 +111,8 @@ class Sight:
     def _labelled(self, name: str) -> list[str]:
         """Return the words that stand right behind a word of an argument's name.
 
-        Those next to it come first. A word that is no number and has no digit is an
-        ordinary word mostly, and is left out.
+        Those next to it come first. Words without a digit are left out: they are mostly
+        ordinary words.
         """
         labels = {part.lower() for part in _NAME_PART.findall(name)} - _NO_LABELS
         labelled: list[tuple[int, str]] = []
