@@ -258,16 +258,17 @@ def _run_stages(args: argparse.Namespace) -> None:
             check_server(config)
         tune_process()
         learning, rollouts = make_meshes(mesh, rollout_mesh)
+        unplanned = source if getattr(args, "plan", None) else None
+        planned: list[str] = []
+        if unplanned is not None:  # what is refused makes no run directory
+            planned = planning.stages(unplanned, args.policy)
         with Run(root, config, learning, args.track, rollouts) as run:
             names = [
                 stage.name
                 for stage in STAGES.commands()[args.command]
                 if stage.name in stage_names(config, fine_tune=True)
             ]
-            unplanned = source if getattr(args, "plan", None) else None
-            if unplanned is not None:
-                names = planning.stages(unplanned, args.policy)
-            run_stages(run, STAGES, names, others=others)
+            run_stages(run, STAGES, planned or names, others=others)
             if unplanned is not None:
                 print(planning.table(planning.gains(run, unplanned)))
                 print(f"games: {root / 'test'}   numbers: {root / planning.FILE}")

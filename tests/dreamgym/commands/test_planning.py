@@ -54,6 +54,18 @@ def test_a_run_without_test_games_has_nothing_to_plan(tmp_path):
         planning.stages(Run(tmp_path, preset("tiny")))
 
 
+def test_what_is_refused_leaves_no_run_directory(tmp_path, capsys):
+    file = tmp_path / "mine.jsonl"
+    write_episodes(file, [doubles.expert(t) for t in doubles.tasks("train")[:4]])
+    recorded = {"env.id": "", "data.episodes": str(file)}
+    with Run(tmp_path / "r", preset("tiny", recorded)):
+        pass
+    assert main(["evaluate", str(tmp_path / "r"), "--plan", "mpc"]) == 2
+    error = capsys.readouterr().err
+    assert "a run without an environment has no games to play" in error
+    assert {p.name for p in tmp_path.iterdir()} == {"r", file.name}
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
