@@ -158,6 +158,8 @@ def success_change(
 ) -> str:
     """Format the success after a stage and before it, and the families it destroyed."""
     phrase = f"{percent(after)} won after it, {percent(before)} before"
+    if after is None and before is None:
+        phrase = "none could be scored, neither after it nor before"
     if lost_families:
         phrase += f" (families lost: {', '.join(lost_families)})"
     return phrase

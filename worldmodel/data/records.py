@@ -251,10 +251,28 @@ def _with_success(
     return *before, dataclasses.replace(end, success=success)
 
 
+_FOREIGN = {
+    "messages": "openai",
+    "conversations": "agentgym",
+    "observations": "gymnasium",
+}
+"""Fields by which objects of other formats are known, and their importers."""
+
+
+def _format_of(row: Any) -> str | None:
+    """Return the importer of an object without a schema, if one fits."""
+    if not isinstance(row, dict) or "schema" in row:
+        return None
+    return next((name for key, name in _FOREIGN.items() if key in row), None)
+
+
 def _rows(
     path: Path, schema: str, progress: Progress | None = None
 ) -> Iterator[tuple[Any, Where]]:
     for row, where in json_lines(path, f"JSONL of schema {schema!r}", progress):
+        if importer := _format_of(row):
+            expected = f"schema {schema!r} (dreamgym import {importer} makes it)"
+            raise where.error(expected, sorted(row))
         row_schema = field(row, "schema", str, where)
         if row_schema != schema:
             raise where.at("schema").error(repr(schema), row_schema)

@@ -492,3 +492,20 @@ def test_a_full_disk_is_named_with_the_file(tmp_path):
         raise full
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["e.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("row", "name"),
+    [
+        ('{"messages": []}', "openai"),
+        ('{"conversations": [], "item_id": 1}', "agentgym"),
+        ('{"observations": [], "actions": []}', "gymnasium"),
+    ],
+)
+def test_an_object_of_another_format_names_its_importer(tmp_path, row, name):
+    (tmp_path / "t.jsonl").write_text(f"{row}\n")
+    with pytest.raises(RecordError, match=f"dreamgym import {name}"):
+        records.read_episodes(tmp_path / "t.jsonl")
+    (tmp_path / "t.jsonl").write_text('{"other": 1}\n')
+    with pytest.raises(RecordError, match="expected a field 'schema'"):
+        records.read_episodes(tmp_path / "t.jsonl")
