@@ -17,6 +17,7 @@ from dreamgym.agent.rollout import Trajectory
 from dreamgym.build.real.audit_games import play_audit_games
 from dreamgym.build.real.environments import TEST_SEED, make_env, test_tasks
 from dreamgym.build.real.step_limit import step_limit
+from dreamgym.commands.results import raise_no_games
 from dreamgym.envs import base
 from dreamgym.envs.perturbations import (
     PERTURBATIONS,
@@ -44,7 +45,7 @@ def robustness(
       ValueError: there is no such kind.
     """
     if not run.config.env.id:
-        raise RunError(f"{run.root}: a run without an environment has no games to play")
+        raise_no_games(run)
     available = [p for p in POLICIES if run.path(f"policies/{p}/config.json").is_file()]
     chosen = policies or available
     if unknown := [p for p in chosen if p not in available]:

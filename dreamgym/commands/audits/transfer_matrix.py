@@ -14,6 +14,7 @@ from dreamgym.agent.rollout import Trajectory
 from dreamgym.build.planning import PLANNER, load_player
 from dreamgym.build.real.audit_games import play_audit_games
 from dreamgym.build.real.environments import test_tasks
+from dreamgym.commands.results import raise_no_games
 from dreamgym.evaluation import evaluate
 from dreamgym.evaluation.report import percentage
 from dreamgym.evaluation.statistics import difference_text
@@ -79,7 +80,7 @@ def transfer_matrix(
 def _policy_of(run: Run, name: str) -> str:
     """Return the policy of a run that plays everywhere."""
     if not run.config.env.id:
-        raise RunError(f"{run.root}: a run without an environment has no games to play")
+        raise_no_games(run)
     have = [p for p in POLICIES if run.path(f"policies/{p}/config.json").is_file()]
     trained = [p for p in have if p not in (PLANNER, *CONTROLS)]
     if name and name not in have:

@@ -29,7 +29,7 @@ _NAME = re.compile(r".*[\d_.:/@-]|.+[A-Z]")
 _SENTENCE_START = re.compile(r"(?:^|[.!?][\"')]*\s)[\s\"'(]*$")
 _NAME_PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 LABEL_DISTANCE = 2
-"""Words between a label and its value, at most, plus one."""
+"""How many words behind a label its value may stand; 1 is right behind it."""
 OTHERS = 3
 """Values besides those that are called like the argument, where there are any."""
 _NO_LABELS = frozenset("id ids key name value text string number argument arg".split())

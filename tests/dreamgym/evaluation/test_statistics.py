@@ -160,6 +160,7 @@ def test_a_change_of_success_is_said_in_shares_and_lost_families():
         "55 % won after it, 50 % before (families lost: box)"
     )
     assert success_change(None, 0.5) == ("an unknown share won after it, 50 % before")
+    assert success_change(None, None).startswith("none could be scored, neither")
 
 
 def test_the_front_by_hand():

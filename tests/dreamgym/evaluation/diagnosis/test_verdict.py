@@ -6,10 +6,11 @@ import re
 import pytest
 
 from dreamgym.config.presets import preset
+from dreamgym.envs.base import LOW_CONFIDENCE
 from dreamgym.evaluation.diagnosis import causes as module
 from dreamgym.evaluation.diagnosis import dream_causes
 from dreamgym.evaluation.diagnosis.causes import STAGE_ADVICE, causes
-from dreamgym.evaluation.diagnosis.evidence import Cause, Evidence
+from dreamgym.evaluation.diagnosis.evidence import Cause, Evidence, collect_more
 from dreamgym.evaluation.diagnosis.verdict import (
     UNEXPLAINED,
     diagnosis,
@@ -484,6 +485,28 @@ def test_advice_names_only_what_has_an_effect():
     assert not any("_weight" in text or "collect.episodes" in text for text in advice)
     assert all("--budget" in text for text in advice[:3])
     assert all("expert()" in text for text in advice[:2])
+
+
+def test_advice_for_recordings_asks_for_more_recordings():
+    """Nothing can be collected, and a gate that nothing has closed is not named."""
+    wrong = SOUND | {"exact": {"predictable": {"mean": 0.5, "count": 100}}}
+    curve = [{"rollouts": 16.0, "unscored_rollouts": 14.0}]
+    played = evidence(fidelity=wrong, curve=curve)
+    recorded = played._replace(
+        results=played.results | {"skipped": "skipped: no environment (give --env)"}
+    )
+    for part, source in ((played, "collect.episodes"), (recorded, "--episodes")):
+        cause = dream_causes.low_fidelity(part)
+        assert cause is not None
+        assert f"to more episodes ({source})" in cause.advice
+        assert source in collect_more(part, "collect.episodes")
+        broken = module.broken_rollouts(part)
+        assert broken is not None
+        assert "false_abort_rate" not in broken.advice
+    gated = played._replace(curve=[curve[0] | {f"unscored/{LOW_CONFIDENCE}": 3.0}])
+    broken = module.broken_rollouts(gated)
+    assert broken is not None
+    assert "false_abort_rate" in broken.advice
 
 
 def test_the_first_advice_for_the_trial_preset_is_to_take_another():
