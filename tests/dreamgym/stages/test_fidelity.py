@@ -219,7 +219,9 @@ def after(env, task, actions):
 
 
 @pytest.mark.parametrize("few", [True, False])
-def test_ends_of_training_episodes_are_asked_for_where_dev_ends_are_few(run, few):
+def test_ends_of_training_episodes_are_asked_for_where_dev_ends_are_few(
+    run, few, monkeypatch
+):
     """The corridor's rules give all ends of both."""
     train, dev = read_episodes(run.path("episodes.jsonl")), run.path("dev.jsonl")
     first_steps = [
@@ -239,6 +241,11 @@ def test_ends_of_training_episodes_are_asked_for_where_dev_ends_are_few(run, few
         }
         assert scorecard["training_ends"]["count"] == min(len(ends), 50) > 0
         assert scorecard["training_ends"]["mean"] == 1.0
+    # The command asks for the same ends as the stage.
+    model = doubles.RuleModel()
+    monkeypatch.setattr(scorecard_command, "load_experience", lambda *_, **__: model)
+    card, _ = scorecard_command.full_scorecard(run, None, 40)
+    assert card.get("training_ends") == scorecard.get("training_ends")
 
 
 @pytest.mark.slow
