@@ -143,9 +143,9 @@ def _with_number_changes(
     tok: TextTokenizer, episodes: Sequence[Episode]
 ) -> Sequence[Episode]:
     """Return the episodes with changes for numbers, where the tokenizer writes them."""
-    if not tok.writes_changes:
+    if tok.change_rule is None:
         return episodes
-    return reasoning.with_number_changes(episodes)
+    return reasoning.with_number_changes(episodes, tok.change_rule)
 
 
 def fit_data(

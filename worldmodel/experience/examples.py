@@ -38,7 +38,7 @@ def train_tokenizer(
 
     It has references if the episodes have identifiers, and markers if their
     instructions have arguments (text/references.py), unless these are off. It writes
-    numbers as `changes` where that is easier (text/number_changes.py).
+    numbers as `changes` in the lines where that is easier (text/number_changes.py).
 
     Raises:
       ValueError: `vocab_size` is too small (TextTokenizer.train).
@@ -46,8 +46,8 @@ def train_tokenizer(
     rule = reference_rule(
         episodes, references=references, markers=markers, changes=changes
     )
-    if rule is not None and rule.changes:
-        episodes = with_changes(episodes)
+    if rule is not None and rule.changes is not None:
+        episodes = with_changes(episodes, rule.changes)
     tokenizer = TextTokenizer.train(texts_of(episodes), vocab_size, references=rule)
     if directory is not None:
         with processes.first_process_writes("tokenizer") as writes:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence, Set
 from worldmodel.data.records import Episode, State, Transition
 from worldmodel.text import edits
 from worldmodel.text.identifiers import has_digit, is_number, words
-from worldmodel.text.number_changes import with_changes
+from worldmodel.text.number_changes import ChangeRule, with_changes
 from worldmodel.text.prompts import number_text, outcome_of
 from worldmodel.text.tools.tool_calls import read_action
 
@@ -45,13 +45,13 @@ def set_rule_traces(episode: Episode, *, enabled: bool) -> Episode:
     return annotate(episode) if enabled else without_reasoning(episode)
 
 
-def with_number_changes(episodes: Sequence[Episode]) -> list[Episode]:
+def with_number_changes(episodes: Sequence[Episode], rule: ChangeRule) -> list[Episode]:
     """Return the episodes with changes for numbers, in traces by rule as well.
 
     Traces of another writer stay as they are.
     """
     out = []
-    for old, new in zip(episodes, with_changes(episodes), strict=True):
+    for old, new in zip(episodes, with_changes(episodes, rule), strict=True):
         status = has_status_line(old)
         steps = tuple(
             dataclasses.replace(t, reasoning=explain(t, status=status))

@@ -15,6 +15,7 @@ from worldmodel.data.json_reading import RecordError
 from worldmodel.data.rates import Rate
 from worldmodel.data.records import Episode
 from worldmodel.text.novelty import novel_words
+from worldmodel.text.number_changes import ALL_LINES, ChangeRule
 
 MAX_SHARE = 0.05
 """A word in a smaller share of its family's tasks is an identifier."""
@@ -47,7 +48,8 @@ class ReferenceRule(NamedTuple):
     numbers only with `numbers`. Words of an instruction outside its `template` are its
     arguments, which have markers; there are none where it is None. The same holds for
     words of an action outside `action_template`, and for the lines that hold them.
-    `changes`: numbers of next states are written as changes (number_changes.py).
+    `changes`: in which lines of next states numbers are written as changes
+    (number_changes.py); None: in no line.
     """
 
     words: frozenset[str]
@@ -55,7 +57,7 @@ class ReferenceRule(NamedTuple):
     identifiers: bool = True
     template: frozenset[str] | None = None
     action_template: frozenset[str] | None = None
-    changes: bool = False
+    changes: ChangeRule | None = None
 
     @classmethod
     def parse(cls, text: bytes | str) -> "ReferenceRule":
@@ -71,7 +73,7 @@ class ReferenceRule(NamedTuple):
                 bool(raw["numbers"]),
                 bool(raw.get("identifiers", True)),
                 *(None if words is None else _word_set(words) for words in templates),
-                changes=bool(raw.get("changes", False)),
+                changes=_change_rule(raw.get("changes")),
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise RecordError(
@@ -84,7 +86,17 @@ class ReferenceRule(NamedTuple):
         names = ("words", "template", "action_template")
         sets = {name: getattr(self, name) for name in names}
         lists = {k: None if v is None else sorted(v) for k, v in sets.items()}
+        if self.changes is not None:
+            exceptions = sorted(self.changes.exceptions)
+            lists["changes"] = {"usual": self.changes.usual, "exceptions": exceptions}
         return json.dumps({**self._asdict(), **lists})
+
+
+def _change_rule(value: Any) -> ChangeRule | None:
+    """Return the rule of changes in a file; earlier files say only whether there is."""
+    if isinstance(value, dict):
+        return ChangeRule(bool(value["usual"]), _word_set(value["exceptions"]))
+    return ALL_LINES if value else None
 
 
 def _word_set(value: Any) -> frozenset[str]:

@@ -5,20 +5,21 @@ state, next state -> the same next state with changes -> read back by the state
 In an inventory or a counter a number changes by what the action names, or by one. Then
 the change can be copied where the number itself has to be computed, which a small model
 learns digit by digit, if at all, from thousands of sums. Whether changes or numbers are
-easier is a question to the recorded episodes (`are_easier`).
+easier is a question to the recorded episodes, for each kind of lines (`change_rule`):
+`tries left 7` changes by one, and in `flipped 4` the action says the number.
 """
 
 import dataclasses
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from worldmodel.data.rates import Rate
 from worldmodel.data.records import Episode, State
 
 MIN_CHANGES, MIN_SHARE = 20, 0.05
 """Changed numbers of recorded transitions, and their share of the transitions, below
-which they stay as they are."""
+which they stay as they are. A kind of lines with fewer is decided with others."""
 MIN_ADVANTAGE = 0.2
 """By how much more of the changes than of the numbers must be at hand."""
 BLANK = "\0"
@@ -28,8 +29,27 @@ _LIKE_A_CHANGE = re.compile(r"\+-?\d\S*|\+-\S*")
 _ANY = re.compile(r"\+?-?\d{1,9}")
 
 
-def write_changes(before: State, after: State) -> State:
-    """Return the next state with its changed numbers as changes.
+class ChangeRule(NamedTuple):
+    """The kinds of lines whose numbers are written as changes.
+
+    They are all, where that is `usual`, or none, but for the `exceptions`. A kind is a
+    line with BLANK in the place of its numbers.
+    """
+
+    usual: bool
+    exceptions: frozenset[str] = frozenset()
+
+    def covers(self, kind: str) -> bool:
+        """Return whether lines of this kind have changes."""
+        return self.usual != (kind in self.exceptions)
+
+
+ALL_LINES = ChangeRule(usual=True)
+"""The rule by which every line has changes that can be read back."""
+
+
+def write_changes(before: State, after: State, rule: ChangeRule = ALL_LINES) -> State:
+    """Return the next state with its changed numbers as changes, as the rule says.
 
     A line has changes where exactly one line of the state before has the same words,
     numbers aside, and other numbers. Where none has, and it has one number, that is a
@@ -39,7 +59,9 @@ def write_changes(before: State, after: State) -> State:
     """
     old = _old_lines(before, after)
     out = tuple(
-        line if line in before else _written(old.get(_frame(line)), line)
+        _written(old.get(kind), line)
+        if line not in before and rule.covers(kind := _kind(line))
+        else line
         for line in after
     )
     return out if read_changes(before, out) == after else after
@@ -54,7 +76,7 @@ def read_changes(before: State, after: State) -> State:
     """
     old = _old_lines(before, after)
     return tuple(
-        line if line in before else _read(old.get(_frame(line)), line) for line in after
+        line if line in before else _read(old.get(_kind(line)), line) for line in after
     )
 
 
@@ -63,37 +85,69 @@ def unread_changes(before: State, after: State) -> list[str]:
     return [x for x in after if x not in before and _looks_like_a_change(x)]
 
 
-def are_easier(episodes: Iterable[Episode]) -> bool:
-    """Return whether a model should write changes, by its training episodes.
+class _AtHand(NamedTuple):
+    """Of `count` changed numbers, how many a query holds, as numbers or as changes."""
+
+    count: int = 0
+    numbers: int = 0
+    changes: int = 0
+
+    @property
+    def prefers_changes(self) -> bool:
+        return self.changes - self.numbers >= MIN_ADVANTAGE * max(self.count, 1)
+
+
+def _sum(parts: Iterable[_AtHand]) -> _AtHand:
+    columns = zip(*parts, strict=True)
+    return _AtHand(*map(sum, columns))
+
+
+def change_rule(episodes: Iterable[Episode]) -> ChangeRule | None:
+    """Return in which lines a model should write changes, by its training episodes.
 
     Of the numbers that changed it counts how many stand in the action, the task or the
-    state, and of how many the change stands there or is 1. No state may hold a word
-    such as `+4` itself.
+    state, and of how many the change stands there or is 1. Kinds of lines with fewer
+    than MIN_CHANGES of them are decided together; if they have fewer together, all
+    kinds decide. No state may hold a word such as `+4` itself. None where no line
+    should have changes.
     """
-    numbers, changes, steps = Rate(), Rate(), 0
+    by_kind, steps = dict[str, list[_AtHand]](), 0
     for e in episodes:
         steps += len(e.transitions)
         for t in e.transitions:
             if any(_looks_like_a_change(line) for line in (*t.state, *t.next_state)):
-                return False
+                return None
             after = write_changes(t.state, t.next_state)
             for line, new in zip(t.next_state, after, strict=True):
-                if line == new or _frame(line) not in map(_frame, t.state):
+                kind = _kind(line)
+                if line == new or kind not in map(_kind, t.state):
                     continue
-                others = (x for x in t.state if _frame(x) != _frame(line))
+                others = (x for x in t.state if _kind(x) != kind)
                 at_hand = _numbers((t.action, e.task.instruction, *others))
                 for number, change in zip(line.split(), new.split(), strict=True):
                     if number != change:
-                        numbers.add(number.lstrip("-") in at_hand)
                         size = change.lstrip("+-")
-                        changes.add(size == "1" or size in at_hand)
-    if numbers.count < max(MIN_CHANGES, MIN_SHARE * steps):
-        return False
-    advantage = (changes.hits - numbers.hits) / numbers.count
-    return advantage >= MIN_ADVANTAGE
+                        found = number.lstrip("-") in at_hand
+                        by_kind.setdefault(kind, []).append(
+                            _AtHand(1, found, size == "1" or size in at_hand)
+                        )
+    sums = {kind: _sum(parts) for kind, parts in by_kind.items()}
+    everything = _sum(sums.values())
+    rare = _sum(x for x in sums.values() if x.count < MIN_CHANGES)
+    if everything.count < max(MIN_CHANGES, MIN_SHARE * steps):
+        return None
+    usual = (rare if rare.count >= MIN_CHANGES else everything).prefers_changes
+    exceptions = frozenset(
+        kind
+        for kind, x in sums.items()
+        if x.count >= MIN_CHANGES and x.prefers_changes != usual
+    )
+    return ChangeRule(usual, exceptions) if usual or exceptions else None
 
 
-def with_changes(episodes: Sequence[Episode]) -> list[Episode]:
+def with_changes(
+    episodes: Sequence[Episode], rule: ChangeRule = ALL_LINES
+) -> list[Episode]:
     """Return the episodes with changes in their next states, for fits and counts.
 
     Their states no longer chain.
@@ -102,7 +156,9 @@ def with_changes(episodes: Sequence[Episode]) -> list[Episode]:
         dataclasses.replace(
             e,
             transitions=tuple(
-                dataclasses.replace(t, next_state=write_changes(t.state, t.next_state))
+                dataclasses.replace(
+                    t, next_state=write_changes(t.state, t.next_state, rule)
+                )
                 for t in e.transitions
             ),
         )
@@ -110,21 +166,21 @@ def with_changes(episodes: Sequence[Episode]) -> list[Episode]:
     ]
 
 
-def _frame(line: str) -> str:
+def _kind(line: str) -> str:
     """Return the line with BLANK in the place of each number or change."""
     return " ".join(BLANK if _ANY.fullmatch(w) else w for w in line.split(" "))
 
 
 def _old_lines(before: State, after: State) -> dict[str, str]:
-    """Return what lines of the next state change, by their frame.
+    """Return what lines of the next state change, by their kind.
 
-    Lines of the state before that are the only ones with their frame; of other frames
-    with one number, a line in which it is 0.
+    Lines of the state before that are the only ones of their kind; of other kinds with
+    one number, a line in which it is 0.
     """
-    counts = Counter(map(_frame, before))
-    old = {frame: line for line in before if counts[frame := _frame(line)] == 1}
-    new = {frame for line in after if (frame := _frame(line)) not in counts}
-    zeros = {f: f.replace(BLANK, "0") for f in new if f.count(BLANK) == 1}
+    counts = Counter(map(_kind, before))
+    old = {kind: line for line in before if counts[kind := _kind(line)] == 1}
+    new = {kind for line in after if (kind := _kind(line)) not in counts}
+    zeros = {k: k.replace(BLANK, "0") for k in new if k.count(BLANK) == 1}
     return old | zeros
 
 

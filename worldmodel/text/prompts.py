@@ -93,8 +93,8 @@ def effect_ids(
     state takes the place of the script.
     """
     out = [tok.control("next")]
-    if tok.writes_changes:
-        after = write_changes(before, after)
+    if tok.change_rule is not None:
+        after = write_changes(before, after, tok.change_rule)
     if full or len(before) > MAX_LINES:
         out += [tok.control("full"), *tok.encode("\n".join(after))]
         return out
@@ -410,7 +410,7 @@ def parse_reply(
             )
     except IndexError as missing_line:
         after, error = before, str(missing_line)
-    if tok.writes_changes:
+    if tok.change_rule is not None:
         after = read_changes(before, after)
         if unread := unread_changes(before, after):
             error = f"a change of a number that the state does not have: {unread[0]!r}"

@@ -44,8 +44,9 @@ import numpy as np
 
 from worldmodel.data.invalid_actions import is_invalid
 from worldmodel.data.records import Episode
-from worldmodel.text import identifiers, number_changes
+from worldmodel.text import identifiers
 from worldmodel.text.identifiers import ReferenceRule, is_identifier, is_number
+from worldmodel.text.number_changes import change_rule, with_changes
 from worldmodel.text.tokenizer import TextTokenizer
 
 MIN_TASKS = 0.5
@@ -273,14 +274,14 @@ def reference_rule(
     """Return which words of such episodes have references and which have markers.
 
     None where few tasks have any, or `references` and `markers` are off, unless numbers
-    are to be written as `changes` and that is easier (number_changes.py). Known words
-    are those of a family's form (identifiers.is_identifier) in any family, single
-    letters, and the first words of actions. Numbers stay text where any family computes
-    with them, digit by digit.
+    are to be written as `changes` and that is easier in some lines (number_changes.py).
+    Known words are those of a family's form (identifiers.is_identifier) in any family,
+    single letters, and the first words of actions. Numbers stay text where any family
+    computes with them, digit by digit.
     """
-    changes = changes and number_changes.are_easier(episodes)
+    rule = change_rule(episodes) if changes else None
     families: dict[str, list[Episode]] = {}
-    for e in number_changes.with_changes(episodes) if changes else episodes:
+    for e in episodes if rule is None else with_changes(episodes, rule):
         families.setdefault(e.task.family, []).append(e)
     shares = identifiers.task_shares(episodes)
     form = {w for e in episodes for t in e.transitions for w in t.action.split()[:1]}
@@ -305,7 +306,7 @@ def reference_rule(
     has_action_arguments = markers and _most_tasks(
         families.values(), lambda e: _action_arguments(e) - action_template
     )
-    if not (has_identifiers or has_arguments or has_action_arguments or changes):
+    if not (has_identifiers or has_arguments or has_action_arguments or rule):
         return None
     return ReferenceRule(
         frozenset(form),
@@ -313,7 +314,7 @@ def reference_rule(
         has_identifiers,
         template if has_arguments else None,
         action_template if has_action_arguments else None,
-        changes,
+        rule,
     )
 
 

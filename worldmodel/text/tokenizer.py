@@ -25,6 +25,7 @@ from tokenizers import (
 
 from worldmodel.data.json_reading import RecordError, read_json_object
 from worldmodel.text.identifiers import REFERENCE_FILE, ReferenceRule
+from worldmodel.text.number_changes import ChangeRule
 
 MAX_LINES = 32
 CONTROLS = (
@@ -256,11 +257,11 @@ class TextTokenizer:
         vocabulary = core.get_vocab(with_added_tokens=True)
         self._control = {c: vocabulary[control_text(c)] for c in CONTROLS}
         self._names = {i: c for c, i in self._control.items()}
-        self.reference_rule, self.join, self.writes_changes = None, -1, False
+        self.reference_rule: ReferenceRule | None = None
+        self.join = -1
         self.references: list[int] = []
         if REFERENCE_FILE in self._files:
             self.reference_rule = ReferenceRule.parse(self._files[REFERENCE_FILE])
-            self.writes_changes = self.reference_rule.changes
             self.join = vocabulary[control_text(JOIN)]
             self.references = [vocabulary[control_text(r)] for r in REFERENCES]
         self.vocab_size: int = _vocab_size(vocabulary)
@@ -399,6 +400,11 @@ class TextTokenizer:
         mask[list(self._core.get_vocab(with_added_tokens=False).values())] = True
         mask[list(self._core.get_added_tokens_decoder())] = False
         return mask
+
+    @property
+    def change_rule(self) -> ChangeRule | None:
+        """In which lines numbers are written as changes; None: in no line."""
+        return None if self.reference_rule is None else self.reference_rule.changes
 
     def reference_mask(self) -> np.ndarray:
         """Return bool [V], true for references and `join`."""

@@ -1,6 +1,7 @@
 """Numbers as what they change by: by hand, there and back, and where they are used."""
 
 import dataclasses
+import json
 import random
 
 import pytest
@@ -12,8 +13,11 @@ from worldmodel.experience.config import ExperienceConfig
 from worldmodel.experience.examples import train_tokenizer, transition_examples
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import edits, prompts
+from worldmodel.text.identifiers import ReferenceRule
 from worldmodel.text.number_changes import (
-    are_easier,
+    ALL_LINES,
+    ChangeRule,
+    change_rule,
     read_changes,
     unread_changes,
     with_changes,
@@ -109,14 +113,92 @@ def shop(count, *, turns=False, tasks=12):
 
 
 def test_changes_are_for_sums_and_not_for_what_the_action_says():
-    assert are_easier(shop(5))
-    assert not are_easier(shop(5, turns=True))  # the action has the number itself
-    assert not are_easier(shop(1, tasks=3))  # too few to tell
+    assert change_rule(shop(5)) == ALL_LINES
+    assert change_rule(shop(5, turns=True)) is None  # the action has the number itself
+    assert change_rule(shop(1, tasks=3)) is None  # too few to tell
     literal = shop(5)
     first = literal[0].transitions[0]
     first = dataclasses.replace(first, next_state=("said ok", "score +4"))
     literal[0] = dataclasses.replace(literal[0], transitions=(first,))
-    assert not are_easier(literal)  # `+4` is a word of the environment
+    assert change_rule(literal) is None  # `+4` is a word of the environment
+
+
+def with_lines(episodes, line_of):
+    """The episodes with a third line, which is `line_of` of the step and the action."""
+    out = []
+    for e in episodes:
+        steps, line = [], line_of(0, "get 0 ice")
+        for i, t in enumerate(e.transitions):
+            after = line_of(i + 1, t.action)
+            steps.append(
+                dataclasses.replace(
+                    t, state=(*t.state, line), next_state=(*t.next_state, after)
+                )
+            )
+            line = after
+        out.append(dataclasses.replace(e, transitions=tuple(steps)))
+    return out
+
+
+def test_each_kind_of_lines_is_decided_alone():
+    # The same action says by how much one line changes, and what another one says.
+    episodes = with_lines(shop(5), lambda _, action: f"got {action.split()[1]} now")
+    rule = change_rule(episodes)
+    assert rule.covers("ice \0")
+    assert not rule.covers("got \0 now")
+    t = episodes[0].transitions[1]
+    written = write_changes(t.state, t.next_state, rule)
+    assert written[1].startswith("ice +")
+    assert written[2] == t.next_state[2]
+    # Where most lines stay as they are, a counter alone has changes.
+    episodes = with_lines(shop(5, turns=True), lambda i, _: f"left {100 - i}")
+    rule = change_rule(episodes)
+    assert rule.covers("left \0")
+    assert not rule.covers("ice \0")
+    t = episodes[0].transitions[1]
+    assert write_changes(t.state, t.next_state, rule)[2] == "left +-1"
+
+
+def test_rare_kinds_are_decided_together():
+    # Each task is about another thing, whose number changes four or five times.
+    def with_things(episodes):
+        return [
+            dataclasses.replace(
+                e,
+                transitions=tuple(
+                    dataclasses.replace(
+                        t,
+                        state=tuple(x.replace("ice", thing) for x in t.state),
+                        next_state=tuple(x.replace("ice", thing) for x in t.next_state),
+                    )
+                    for t in e.transitions
+                ),
+            )
+            for e, thing in zip(episodes, "abcdefghijkl", strict=True)
+        ]
+
+    def says(_, action):
+        return f"got {action.split()[1]} now"
+
+    rule = change_rule(with_lines(with_things(shop(5)), says))
+    assert rule == ChangeRule(True, frozenset({"got \0 now"}))
+    rule = change_rule(
+        with_lines(with_things(shop(5, turns=True)), lambda i, _: f"left {100 - i}")
+    )
+    assert rule == ChangeRule(False, frozenset({"left \0"}))
+    # Fewer than 20 changed numbers of rare kinds together: all kinds decide for them.
+    few = [*with_things(shop(5))[:3], *shop(5)]
+    assert change_rule(few) == ALL_LINES
+
+
+def test_a_rule_is_written_and_read():
+    rule = reference_rule(with_lines(shop(5), lambda _, a: f"got {a.split()[1]} now"))
+    assert rule.changes == ChangeRule(False, frozenset({"ice \0"}))
+    assert ReferenceRule.parse(rule.json()) == rule
+    # Files of earlier versions say only whether numbers are written as changes.
+    for changes in (True, False):
+        text = json.dumps({**json.loads(rule.json()), "changes": changes})
+        assert ReferenceRule.parse(text).changes == (ALL_LINES if changes else None)
 
 
 @pytest.fixture(scope="module")
@@ -125,13 +207,13 @@ def fitted():
     tok = train_tokenizer(episodes, 400)
     config = ExperienceConfig(demonstrations=1)
     memory = ReplayMemory.from_episodes(episodes, capacity=100)
-    written = reasoning.with_number_changes(episodes)
+    written = reasoning.with_number_changes(episodes, tok.change_rule)
     return tok, episodes, transition_examples(tok, written, memory, config)
 
 
 def test_replies_have_changes_in_reasoning_and_state(fitted):
     tok, episodes, examples = fitted
-    assert tok.reference_rule.changes
+    assert tok.change_rule == ALL_LINES
     t = episodes[0].transitions[1]
     query_tok = prompts.query_tokenizer(
         tok, episodes[0].task, (), (), t.state, t.action
@@ -141,7 +223,7 @@ def test_replies_have_changes_in_reasoning_and_state(fitted):
     assert change in query_tok.decode([i for i in ids if tok.name(i) is None])
     reply = prompts.reply_ids(query_tok, t)
     assert prompts.parse_reply(query_tok, reply, t.state).next_state == t.next_state
-    (changed,) = reasoning.with_number_changes(episodes[:1])
+    (changed,) = reasoning.with_number_changes(episodes[:1], ALL_LINES)
     assert change in changed.transitions[1].reasoning
     assert t.next_state[1].split()[1] not in changed.transitions[1].reasoning.split()
     # The sums are in no reply: the model need not add.
@@ -158,7 +240,7 @@ def test_a_thought_of_another_writer_stays_as_it_is():
     (episode,) = shop(1, tasks=1)
     step = dataclasses.replace(episode.transitions[0], reasoning="more ice")
     episode = dataclasses.replace(episode, transitions=(step,))
-    (changed,) = reasoning.with_number_changes([episode])
+    (changed,) = reasoning.with_number_changes([episode], ALL_LINES)
     assert changed.transitions[0].reasoning == "more ice"
     assert changed.transitions == with_changes([episode])[0].transitions
 
@@ -182,9 +264,9 @@ def test_a_change_of_what_is_not_there_is_from_zero(fitted):
 def test_the_rule_is_saved_and_may_be_left_out(tmp_path):
     episodes = shop(5)
     tok = train_tokenizer(episodes, 400, directory=tmp_path)
-    assert type(tok).load(tmp_path).reference_rule.changes
+    assert type(tok).load(tmp_path).change_rule == ALL_LINES
     rule = reference_rule(episodes, changes=False)
-    assert rule is None or not rule.changes
+    assert rule is None or rule.changes is None
     # Sums are computed digit by digit, changes are copied.
     assert tok.reference_rule.numbers
     assert rule is None or not rule.numbers
