@@ -3,7 +3,7 @@
 scorecard (worldmodel/fidelity) -> leading numbers with their intervals -> a sentence.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dreamgym.evaluation.statistics import wilson_of
@@ -15,6 +15,10 @@ REQUIRED = 0.9
 REQUIRED_COPIES = 0.99
 """The same for the identifiers copied: one wrong character breaks a call."""
 STATES = "right next states"
+NO_BETTER = (
+    "To repeat the state would be right as often, so the next states show nothing of "
+    "what it knows about changes."
+)
 FEW_ENDS = 8
 """Ends that follow from what is known below which all ends are counted."""
 FEW_IDENTIFIERS = 20
@@ -127,7 +131,8 @@ def leading(scorecard: dict[str, Any]) -> list[Leading]:
         Leading(
             "Right next states",
             "Share of the steps of whole episodes after which every line of the state "
-            "is right. Steps that reveal what nobody could know are left out.",
+            "is right. Steps that reveal what nobody could know are left out."
+            f"{_baseline_text(scorecard)}",
             (_part(STATES, scorecard["exact"]["predictable"]),),
         ),
         Leading(
@@ -187,9 +192,38 @@ def leading(scorecard: dict[str, Any]) -> list[Leading]:
     return numbers
 
 
+def _baseline(scorecard: Mapping[str, Any]) -> Rate | None:
+    """Return how often it would be right to repeat the state, without reveals."""
+    rate = scorecard.get("copy", {}).get("predictable")
+    return rate if rate and rate["count"] else None
+
+
+def _baseline_text(scorecard: Mapping[str, Any]) -> str:
+    rate = _baseline(scorecard)
+    if rate is None:
+        return ""
+    return f" To repeat the state would be right in {_percent(rate['mean'])}."
+
+
+def _is_baseline(scorecard: Mapping[str, Any]) -> bool:
+    """Return whether the dream's next states are no better than the state repeated.
+
+    That is so, too, where no case changes anything.
+    """
+    baseline, right = _baseline(scorecard), scorecard["exact"]["predictable"]
+    return baseline is not None and right["mean"] <= baseline["mean"]
+
+
 def verdict(scorecard: dict[str, Any]) -> str:
-    """Return one sentence on whether policies can be trained in this dream."""
+    """Return a sentence or two on whether policies can be trained in this dream."""
     parts = [part for number in leading(scorecard) for part in number.parts]
+    sentence = _verdict(parts)
+    if _is_baseline(scorecard) and not any(p.level == "bad" for p in parts):
+        return f"{sentence} {NO_BETTER}"
+    return sentence
+
+
+def _verdict(parts: Sequence[Part]) -> str:
     low: dict[float, list[str]] = {}
     for p in (p for p in parts if p.level == "bad"):
         low.setdefault(p.required, []).append(f"{p.label} ({p.percent})")
@@ -237,7 +271,7 @@ def _listed(words: list[str]) -> str:
 
 
 def headlines(scorecard: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield (label, value) of the leading numbers, and of the known facts kept.
+    """Yield (label, value) of the leading numbers, a baseline and known facts kept.
 
     Those on the policies' own episodes come first, if the scorecard has any.
     """
@@ -252,5 +286,7 @@ def _leading_lines(scorecard: dict[str, Any]) -> Iterator[tuple[str, str]]:
         for part in number.parts:
             if part.rate is not None:
                 yield part.label, rate_text(part.rate)
+            if part.label == STATES and _baseline(scorecard):
+                yield "the state repeated (baseline)", rate_text(_baseline(scorecard))
             if part.label == STATES and (facts := scorecard.get("kept")):
                 yield "known facts kept", rate_text(facts["all"])

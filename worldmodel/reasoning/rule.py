@@ -5,6 +5,7 @@ environment whose states are lines.
 """
 
 import dataclasses
+import itertools
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence, Set
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Sequence, Set
 from worldmodel.data.records import Episode, State, Transition
 from worldmodel.text import edits
 from worldmodel.text.identifiers import has_digit, is_number, words
-from worldmodel.text.number_changes import ChangeRule, with_changes
+from worldmodel.text.number_changes import ChangeRule, is_change, with_changes
 from worldmodel.text.prompts import number_text, outcome_of
 from worldmodel.text.tools.tool_calls import read_action
 
@@ -165,17 +166,54 @@ def _lines_with_names(t: Transition, *, status: bool) -> list[str]:
 
     What an action does to a thing depends on what the state says of it. Names are
     spelled with a letter and a digit; a number names the line that begins with it, as
-    `click 5` does. The `status` line is quoted anyway. Of many or long lines there are
-    none.
+    `click 5` does, or a line of an enumeration (_enumerated_lines). The `status` line
+    is quoted anyway. Of many or long lines there are none.
     """
-    named = set(words(" ".join(_action_words(t.action))))
-    named = {w for w in named if has_digit(w)}
+    in_action = words(" ".join(_action_words(t.action)))
+    named = {w for w in in_action if has_digit(w)}
     names = {w for w in named if not is_number(w)}
+    lines = t.state[: -1 if status else None]
+    enumerated = _enumerated_lines(lines, tuple(in_action))
     return _if_few(
         line
-        for line in t.state[: -1 if status else None]
-        if names.intersection(words(line)) or line.partition(" ")[0] in named
+        for line in lines
+        if names.intersection(words(line))
+        or line.partition(" ")[0] in named
+        or line in enumerated
     )
+
+
+def _enumerated_lines(lines: Sequence[str], action: tuple[str, ...]) -> frozenset[str]:
+    """Return the lines of an enumeration that the words of an action name.
+
+    Lines are enumerated where several begin with the same words, and then with other
+    numbers: `switch 3 off` and `switch 4 off`, or `cell 1 2 lit` and `cell 1 3 lit`.
+    Numbers name one of them where they stand behind its words, as in `flip switch 4`,
+    or alone behind the verb, as in `flip 4`; in `get 1 stick` they count.
+    """
+    by_opening: dict[tuple[str, ...], dict[tuple[str, ...], list[str]]] = {}
+    for line in lines:
+        opening, key = _numbered(tuple(words(line)))
+        if opening and key:
+            by_opening.setdefault(opening, {}).setdefault(key, []).append(line)
+    named = {_numbered(action[i:]) for i in range(1, len(action))}
+    only = tuple(itertools.takewhile(is_number, action[1:]))
+    alone = only if action and not is_number(action[0]) and only == action[1:] else ()
+    return frozenset(
+        line
+        for opening, by_key in by_opening.items()
+        if len(by_key) > 1
+        for key, at_key in by_key.items()
+        if key == alone or (opening, key) in named
+        for line in at_key
+    )
+
+
+def _numbered(words: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the words before the first number, and the numbers that stand there."""
+    opening = tuple(itertools.takewhile(lambda w: not is_number(w), words))
+    numbers = itertools.takewhile(is_number, words[len(opening) :])
+    return opening, tuple(numbers)
 
 
 def _changed_lines_in_action(
@@ -221,10 +259,11 @@ def _copied_lines(
 
     Names and numbers are spelled with a digit or a capital letter, which the first word
     of a line may have without being a name; those of the action, and those that are
-    `known`, need no other line. A long line is not quoted: it would not stand near the
-    effect.
+    `known`, need no other line, nor does a change of a number. A long line is not
+    quoted: it would not stand near the effect.
     """
-    lines = [words(x) for e in script for x in e.lines if isinstance(x, str)]
+    written = [x for e in script for x in e.lines if isinstance(x, str)]
+    lines = [words(_without_changes(x)) for x in written]
     new_words = {w for line in lines for w in line}
     names = {w for line in lines for w in line[1:] if w[0].isupper()}
     facts = names | {w for w in new_words if has_digit(w)}
@@ -233,6 +272,10 @@ def _copied_lines(
     counts = [len(facts.intersection(words(line))) for line in sources]
     largest = max(counts, default=0)
     return [sources[counts.index(largest)]] if largest else []
+
+
+def _without_changes(line: str) -> str:
+    return " ".join(w for w in line.split(" ") if not is_change(w))
 
 
 def _changed_rows(t: Transition, script: Sequence[edits.Edit]) -> list[str]:

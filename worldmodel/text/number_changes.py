@@ -80,6 +80,11 @@ def read_changes(before: State, after: State) -> State:
     )
 
 
+def is_change(word: str) -> bool:
+    """Return whether a word is a change, such as `+4`."""
+    return _CHANGE.fullmatch(word) is not None
+
+
 def unread_changes(before: State, after: State) -> list[str]:
     """Return the new lines in which a word looks like a change, such as `+4`."""
     return [x for x in after if x not in before and _looks_like_a_change(x)]

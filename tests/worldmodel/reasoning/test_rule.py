@@ -187,6 +187,40 @@ def test_lines_that_hold_a_name_of_the_action_are_quoted(action, quoted):
     assert lines == [quoted] * bool(quoted)
 
 
+@pytest.mark.parametrize(
+    ("action", "quoted"),
+    [
+        ("flip 4", "switch 4 red"),
+        ("flip switch 4", "switch 4 red"),
+        ("press 1 3", "cell 1 3 lit"),
+        ("press cell 1 3", "cell 1 3 lit"),
+        ("flip 9", ""),  # there is no such switch
+        ("flip lamp 4", ""),  # of a lamp nothing is enumerated
+        ("get 4 stick", ""),  # it counts
+        ("4 3", ""),  # there is no verb
+        ("turn 12", ""),  # `turn 12` is one line, not one of several
+    ],
+)
+def test_the_line_of_an_enumeration_is_quoted(action, quoted):
+    """What the switch is wired to stands there, and it does not change."""
+    state = (
+        *("switch 3 blue", "switch 4 red", "cell 1 2 out", "cell 1 3 lit"),
+        *("turn 12", "idle"),
+    )
+    step = helpers.transition(state, action, (*state[:-1], "done"))
+    trace = reasoning.explain(step, status=False)
+    lines = [line for line in state[:-2] if line in trace]
+    assert lines == [quoted] * bool(quoted)
+
+
+def test_no_line_is_quoted_for_a_change_of_a_number():
+    state, after = ("switch 1 off", "tries 8", "ok"), ("switch 1 off", "tries +-1")
+    step = helpers.transition(state, "wait", after)
+    assert "switch" not in reasoning.explain(step, status=False)
+    step = helpers.transition(state, "wait", ("switch 1 off", "tries 1"))
+    assert "switch 1 off" in reasoning.explain(step, status=False)
+
+
 def test_many_or_long_lines_are_not_quoted_for_a_name():
     many = tuple(f"{name} bought T25" for name in ("ann", "bob", "cid", "dan"))
     for lines, count in ((many, 0), (many[1:], 3), (("T25 " * 13,), 0)):

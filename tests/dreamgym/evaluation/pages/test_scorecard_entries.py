@@ -1,6 +1,6 @@
 """The numbers that decide, the verdict, and a meaning for every entry."""
 
-from dreamgym.evaluation.leading_numbers import leading, verdict
+from dreamgym.evaluation.leading_numbers import headlines, leading, verdict
 from dreamgym.evaluation.pages import scorecard_entries
 from tests.dreamgym.evaluation.pages.test_scorecard_page import card
 
@@ -47,6 +47,24 @@ def test_the_verdict_is_one_sentence_that_names_what_is_missing():
         "Do not trust this dream yet: rewards found (50 %) is below 90 %, and too few "
         "cases decide about ends found."
     )
+
+
+def test_the_state_repeated_stands_beside_right_next_states():
+    sure = rate(0.98, 100)
+    good = scorecard(sure, sure, sure, sure)
+    for share, named in ((0.4, False), (0.98, True), (1.0, True)):
+        result = good | {"copy": {"predictable": rate(share, 100)}}
+        lines = dict(headlines(result))
+        assert f"{share:.1%}" in lines["the state repeated (baseline)"]
+        assert ("To repeat the state" in verdict(result)) == named
+        assert f"right in {share:.0%}".replace("%", " %") in leading(result)[0].meaning
+    # A dream that is not trusted anyway is not blamed for this as well.
+    result = scorecard(rate(0.0, 100), sure, sure, sure)
+    result["copy"] = {"predictable": rate(0.4, 100)}
+    assert "To repeat" not in verdict(result)
+    # Without a case there is no baseline.
+    result = good | {"copy": {"predictable": rate(None, 0)}}
+    assert "the state repeated (baseline)" not in dict(headlines(result))
 
 
 def test_ends_of_training_episodes_are_an_entry_where_measured():
