@@ -141,7 +141,8 @@ class LocalExperienceModel(CachingExperienceModel):
     def _first_well_formed(self, queries: Sequence[Query]) -> list[Prediction]:
         """Return the first reply to each query that has no error, else the last one.
 
-        Each attempt has noise of its own, so that several can be sampled in one pass.
+        An edit that leaves its line as it was is an error but in the last attempt. Each
+        attempt has noise of its own, so that several can be sampled in one pass.
         The last attempt may not refer to lines or words of the state where the one
         before referred to some that are not there. Where that error comes from the same
         pass, both forms are sampled.
@@ -364,7 +365,8 @@ class LocalExperienceModel(CachingExperienceModel):
             banned=banned,
         )
         for i, reply in zip(fits, replies, strict=True):
-            out[i] = self._read(queries[i], contexts[i].tokenizer, reply)
+            repeats = attempts[i] >= self.config.retries
+            out[i] = self._read(queries[i], contexts[i].tokenizer, reply, repeats)
         return out
 
     def _read(
@@ -372,7 +374,9 @@ class LocalExperienceModel(CachingExperienceModel):
         query: Query,
         tokenizer: AnyTokenizer,
         sampled: SampledTokens,
+        repeats: bool = True,
     ) -> Prediction:
+        """Return the prediction of a reply; `repeats` as for parse_reply."""
         n = int(sampled.length[0])
         state_format = self._state_formats.get(query.task.family)
         reply = prompts.parse_reply(
@@ -383,6 +387,7 @@ class LocalExperienceModel(CachingExperienceModel):
             keyed_by_prefix=state_format is not None
             and state_format.keyed_by_prefix
             and not state_format.distinct,
+            repeats=repeats,
         )
         logp, phase = sampled.logp[0, :n], sampled.phase[0, :n]
         cut = ~sampled.sampled[0, :n] & (phase > 0)

@@ -247,6 +247,20 @@ def apply(
     return (*lines_left, *tail)
 
 
+def repeated_line(before: State, script: Sequence[Edit]) -> str | None:
+    """Return a line that the script writes as it was, or None.
+
+    `diff` writes no such edit: a line that is edited changes.
+    """
+    for index, new in script:
+        if index is not None and len(new) == 1:
+            piece = _with_swap(before, index, new[0])
+            line = before[piece] if isinstance(piece, int) else piece
+            if line == before[index]:
+                return line
+    return None
+
+
 def _checked(before: State, index: int) -> int:
     """Return the index; raise IndexError if the state has no such line."""
     if not 0 <= index < len(before):

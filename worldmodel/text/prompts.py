@@ -357,11 +357,13 @@ def parse_reply(
     *,
     distinct: bool = False,
     keyed_by_prefix: bool = False,
+    repeats: bool = True,
 ) -> Reply:
     """Parse what the experience model wrote after `think`.
 
     Never raises: a malformed reply has an `error`. `distinct` and `keyed_by_prefix` are
-    those of edits.apply.
+    those of edits.apply. `repeats`: an edit may write its line as it was, which changes
+    nothing, and which no edit of a real transition does.
     """
     parts = _split(tok, ids)
     reasoning, script, full, old = "", [], None, ""
@@ -408,6 +410,8 @@ def parse_reply(
                 distinct=distinct,
                 keyed_by_prefix=keyed_by_prefix,
             )
+        if not repeats and (line := edits.repeated_line(before, script)) is not None:
+            error = f"an edit does not change its line: {line!r}"
     except IndexError as missing_line:
         after, error = before, str(missing_line)
     if tok.change_rule is not None:

@@ -340,6 +340,29 @@ def test_a_state_that_breaks_the_format_is_sampled_again(tok, text_model, monkey
     assert [len(rows) for rows in passes] == [2, 3]
 
 
+@pytest.mark.parametrize("change_at", [1, 2, 9])
+def test_an_edit_that_changes_nothing_is_sampled_again(
+    tok, text_model, monkeypatch, change_at
+):
+    edit = [tok.control("next"), tok.line(0)]
+    same, other = (
+        [*edit, *tok.encode(x), *end_of_reply(tok)] for x in (HERE[0], "dark")
+    )
+    passes = replies_by_attempt(
+        tok, monkeypatch, [ask()], lambda _, a, __: other if a >= change_at else same
+    )
+    model = others(tok, text_model, dataclasses.replace(SHAPE, retries=2))
+    (answer,) = model.predict([ask()])
+    # What the last attempt says counts, even if nothing changes.
+    assert answer.error is None
+    assert answer.next_state[0] == (HERE[0] if change_at == 9 else "dark")
+    assert len(passes) == 2
+    # Samples for confidence are taken as they are.
+    monkeypatch.setattr(local, "generate", scripted((same, [1] * len(same))))
+    (sample,) = model.sample([ask()], 0)
+    assert (sample.error, sample.next_state) == (None, HERE)
+
+
 @pytest.mark.parametrize("queries", [1, 3, 5, 9, 17])
 def test_passes_of_several_attempts_give_what_one_at_a_time_gives(
     tok, text_model, monkeypatch, queries

@@ -28,6 +28,32 @@ def test_no_change_costs_nothing(state):
 
 
 @given(before=STATES, after=STATES)
+def test_no_edit_of_real_states_writes_its_line_as_it_was(before, after):
+    script = edits.with_swaps(before, edits.diff(before, after))
+    assert edits.repeated_line(before, script) is None
+
+
+@pytest.mark.parametrize(
+    ("piece", "repeated"),
+    [
+        ("lamp on", True),
+        ("lamp off", False),
+        (0, True),  # the line moves to where it is
+        (1, False),
+        (Swap("lamp on", "lamp on"), True),
+        (Swap("lamp on", "lamp off"), False),
+    ],
+)
+def test_an_edit_that_changes_nothing_is_found(piece, repeated):
+    state = ("lamp on", "door shut")
+    got = edits.repeated_line(state, (Edit(1, ("door open",)), Edit(0, (piece,))))
+    assert got == ("lamp on" if repeated else None)
+    # A line may be written before others that come behind it.
+    assert edits.repeated_line(state, (Edit(0, (piece, "more")),)) is None
+    assert edits.repeated_line(state, (Edit(None, ("lamp on",)),)) is None
+
+
+@given(before=STATES, after=STATES)
 def test_each_line_is_edited_once_in_order(before, after):
     # apply() keeps one edit a line, so a script naming a line twice would lose one.
     named = [e.index for e in edits.diff(before, after) if e.index is not None]
