@@ -7,14 +7,15 @@
 Experience models and policies read the instruction, the present state and the last
 actions. What decides must therefore stand in the state. Each wrapper adds or shortens
 lines of the observation; tasks, expert and valid actions are those of the environment
-that it wraps. Where several are combined, `RecentReplies` comes first, around the
-environment itself, because it records every line that is new to it; then `KeepLines`,
-and `ShortPages` last.
+that it wraps. Where several are combined, `SplitLines` comes first, around the
+environment itself, then `RecentReplies`, because it records every line that is new to
+it; then `KeepLines`, and `ShortPages` last.
 """
 
 import dataclasses
+import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, SupportsFloat
 
 import gymnasium
@@ -33,6 +34,9 @@ _TRANSLATED = ("tasks", "expert", "valid_actions", "variations", "render_state")
 """Methods of an environment whose texts `JoinedNames` translates."""
 _TEXTS_OF_INFO = ("instruction", "tools", "tool_schemas", "calls")
 """What `info` holds at a reset that the agent reads, or is compared with."""
+
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'(])")
+"""Where one sentence ends and the next one begins."""
 
 Step = tuple[str, SupportsFloat, bool, bool, dict[str, Any]]
 
@@ -245,6 +249,56 @@ class ShortPages(_TextWrapper):
             elif left:
                 out.append(f"({len(left)} lines left out)")
         return out
+
+
+class SplitLines(_TextWrapper):
+    """Writes one fact a line: sentences of prose, and values of JSON as `key: value`.
+
+    For observations of one long line. Models write the lines that change and copy the
+    others, so a line that holds a whole page is written anew at every step.
+    """
+
+    def begin(self, lines: list[str]) -> list[str]:
+        """See _TextWrapper."""
+        return [fact for line in lines for fact in split_facts(line)]
+
+    def change(self, action: str, lines: list[str]) -> list[str]:
+        """See _TextWrapper."""
+        del action
+        return self.begin(lines)
+
+
+def split_facts(line: str) -> list[str]:
+    """Return the facts of a line: those of an object in JSON at its end, or sentences.
+
+    Keys of objects within it are joined by a space; lists of plain values stay on one
+    line: `{"kettle": {"colour": "green"}, "seen": [1, 2]}` becomes
+    `kettle colour: green` and `seen: 1, 2`. What stands before the object begins each
+    of its lines.
+    """
+    start = line.find("{")
+    if start >= 0:
+        try:
+            value = json.loads(line[start:])
+        except (ValueError, RecursionError):
+            value = None
+        if isinstance(value, dict) and value:
+            return list(_json_facts(line[:start].split(), value))
+    return [sentence for sentence in _SENTENCE_END.split(line) if sentence]
+
+
+def _json_facts(path: list[str], value: Any) -> Iterator[str]:
+    """Yield a line for each value that holds no objects."""
+    if isinstance(value, dict) and value:
+        for key, part in value.items():
+            yield from _json_facts([*path, str(key)], part)
+    elif isinstance(value, list) and any(isinstance(x, dict | list) for x in value):
+        for number, part in enumerate(value, 1):
+            yield from _json_facts([*path, str(number)], part)
+    else:
+        parts = value if isinstance(value, list) else [value]
+        texts = [x if isinstance(x, str) else json.dumps(x) for x in parts]
+        yield " ".join(f"{' '.join(path)}: {', '.join(texts)}".split())
 
 
 class JoinedNames(gymnasium.Wrapper[str, str, str, str]):

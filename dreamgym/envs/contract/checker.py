@@ -71,7 +71,12 @@ from dreamgym.envs.contract.tasks import (
     check_variations,
     sound_tasks,
 )
-from dreamgym.envs.contract.texts import check_options, check_speed, check_texts
+from dreamgym.envs.contract.texts import (
+    check_lines,
+    check_options,
+    check_speed,
+    check_texts,
+)
 from dreamgym.envs.contract.wins import check_wins
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Task
@@ -352,6 +357,7 @@ class _Inspector:
         if self.deterministic and self.differing is None:
             check_memory(self.findings, played)
         check_returns(self.findings, played)
+        check_lines(self.findings, played)
         check_early_limits(self.player, played, self.limit)
         others = [*self.random, *self.nonsense]
         check_unearned(self.findings, others, self.expert_traces)
@@ -372,7 +378,11 @@ class _Inspector:
         check_nonsense(self.findings, self.nonsense)
         player, limit = self.player, self.limit
         single = self.max_steps == 1 or bool(self.sample and self.sample.length == 1)
-        if not any(is_limit(player, *end, limit) for end in self.nonsense_ends):
+        taken = taken_actions(self.random)
+        if not any(
+            is_limit(player, trace, sound or taken, limit)
+            for trace, sound in self.nonsense_ends
+        ):
             for trace, _ in self.nonsense_ends:
                 warn_of_end(player, trace, single_turn=single)
         check_task_read(player, self.expert_traces, tasks)

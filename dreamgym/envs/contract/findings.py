@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any, NamedTuple
 
 from worldmodel.data.rates import Rate
+from worldmodel.text.identifiers import COMMON_TASKS
 
 REPLAYS = "two plays of the same actions differ"
 """The fault of an environment that draws lots and does not say so."""
@@ -49,6 +50,8 @@ class StateNumbers:
     `words` is the mean number of words of a state, `largest` the largest number.
     `reveals` is the share of the steps that show what nobody could know: as the
     environment says, else by the words of the next state (novelty.is_reveal).
+    `tasks` is the number of tasks that were played: of fewer than COMMON_TASKS nobody
+    knows which words are usual, so that more steps count as reveals.
     `repeated_lines` is the share of the lines of next states that stand in the state
     before. `different_outcomes` is the share of the situations met more than once
     (state, action and the actions before it, in one task) that led to different states.
@@ -57,6 +60,7 @@ class StateNumbers:
     words: float
     largest: int
     states: int
+    tasks: int
     reveals: Rate
     repeated_lines: Rate
     different_outcomes: Rate
@@ -65,11 +69,20 @@ class StateNumbers:
         """Return the numbers as a few lines."""
         rows = (
             f"words: {self.words:.0f} on average, {self.largest} at most",
-            f"reveals: {_share(self.reveals)} steps",
+            f"reveals: {_share(self.reveals)} steps{self._few_tasks()}",
             f"lines that repeat: {_share(self.repeated_lines)} lines",
             f"different outcomes: {self._outcomes()}",
         )
         return "\n  ".join([f"states ({self.states}):", *rows])
+
+    def _few_tasks(self) -> str:
+        if self.tasks >= COMMON_TASKS or not self.reveals.hits:
+            return ""
+        played = f"{self.tasks} task{'s' * (self.tasks != 1)}"
+        return (
+            f", which is too many where words of other tasks return: only {played} "
+            f"were played, and `--tasks {COMMON_TASKS}` or more know them"
+        )
 
     def _outcomes(self) -> str:
         if not self.different_outcomes.count:
@@ -84,6 +97,7 @@ class StateNumbers:
                 "largest": self.largest,
                 "count": self.states,
             },
+            "tasks": self.tasks,
             "reveals": self.reveals.json(),
             "repeated_lines": self.repeated_lines.json(),
             "different_outcomes": self.different_outcomes.json(),

@@ -43,6 +43,7 @@ def state_numbers(
         words=sum(sizes) / len(sizes),
         largest=max(sizes),
         states=len(sizes),
+        tasks=len({trace.task.id for trace in played}),
         reveals=reveals,
         repeated_lines=repeated,
         different_outcomes=different,

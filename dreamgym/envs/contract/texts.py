@@ -2,9 +2,10 @@
 
 import dataclasses
 import json
+from collections.abc import Sequence
 
 from dreamgym.envs.contract.findings import Findings
-from dreamgym.envs.contract.player import Player, instruction_of, is_json
+from dreamgym.envs.contract.player import Player, Trace, instruction_of, is_json
 from worldmodel.data.records import Task
 
 MAX_CHARACTERS = 4000
@@ -16,6 +17,9 @@ MAX_LINES = 60
 SHORTER = (
     "; ShortPages of dreamgym.envs.wrappers leaves out lines that stay as they were"
 )
+
+MIN_STATES, MIN_WORDS = 5, 20
+"""States, and words of them on average, from which on one line each is too little."""
 
 SLOW_STEP = 0.5
 """Seconds of a step above which a warning is given."""
@@ -59,6 +63,22 @@ def check_texts(findings: Findings, task: Task, obs: str, info: dict) -> None:
                 f"leave out what no action touches{wrapper}; up to {MAX_CHARACTERS} "
                 f"characters and {MAX_LINES} lines are usual",
             )
+
+
+def check_lines(findings: Findings, traces: Sequence[Trace]) -> None:
+    """Warn of states that are one long line each."""
+    states = {step.observation for trace in traces for step in trace.steps}
+    words = sum(len(state.split()) for state in states)
+    if len(states) < MIN_STATES or words < MIN_WORDS * len(states):
+        return
+    if any(len(state.splitlines()) > 1 for state in states):
+        return
+    findings.warn(
+        "every state is one long line",
+        f"{len(states)} states of {words / len(states):.0f} words",
+        "write one fact a line: models write the lines that change, and copy the "
+        "others; SplitLines of dreamgym.envs.wrappers splits prose and JSON",
+    )
 
 
 def check_speed(player: Player) -> None:

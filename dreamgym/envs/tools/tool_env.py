@@ -60,6 +60,11 @@ HOOKS = (
 )
 """What others ask an environment for that a ToolEnv does not define itself."""
 
+STATE = frozenset(
+    "_left_out _messages _open _reward _steps _success _task _visible_messages".split()
+)
+"""Attributes in which a ToolEnv holds its episode."""
+
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -92,6 +97,13 @@ class ToolEnv(TextEnv):
         names = [name for base in reversed(cls.__mro__) for name in vars(base)]
         methods: dict[str, Any] = {name: getattr(cls, name, None) for name in names}
         tools = {k: m for k, m in methods.items() if getattr(m, "_is_tool", False)}
+        for name in sorted(STATE & vars(cls).keys()):
+            if callable(vars(cls)[name]) or isinstance(vars(cls)[name], property):
+                raise TypeError(
+                    f"{cls.__qualname__} ({cls.__module__}): a method cannot be named "
+                    f"{name!r}, in which every ToolEnv holds its episode: give it "
+                    "another name"
+                )
         for name, method in tools.items():
             if name in HOOKS or hasattr(ToolEnv, name):
                 raise TypeError(
@@ -151,7 +163,10 @@ class ToolEnv(TextEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Start `options["task"]`, or the first train task."""
+        """Start `options["task"]`, or the first train task.
+
+        `start` gets a copy, so that an episode may write to the options of its task.
+        """
         super().reset(seed=seed)
         task = self._as_listed((options or {}).get("task") or self._first_task())
         self._task, self._steps, self._open = task, 0, True
@@ -177,10 +192,10 @@ class ToolEnv(TextEnv):
         They end its instruction, and stand in its options. So `start` reads the same
         task whenever it is played.
         """
+        options = copy.deepcopy(dict(task.options))
         if not self.tools:
-            return task
+            return dataclasses.replace(task, options=options)
         instruction = task.instruction.removesuffix(self._tools_text()).rstrip()
-        options = dict(task.options)
         if options.get("tools") == self._schemas():
             del options["tools"]
         return dataclasses.replace(task, instruction=instruction, options=options)

@@ -32,6 +32,35 @@ class Script(TextEnv):
         return self.pages[self.number], 0.0, end, False, {}
 
 
+@pytest.mark.parametrize(
+    ("line", "facts"),
+    [
+        ("Up. It is dark! Go north?", ["Up.", "It is dark!", "Go north?"]),
+        ("At 3.5 km e.g. here", ["At 3.5 km e.g. here"]),
+        ('{"kettle": {"colour": "green", "hot": false}, "seen": [1, "b"]}',
+         ["kettle colour: green", "kettle hot: false", "seen: 1, b"]),
+        ('result {"price": 42}', ["result price: 42"]),
+        ('{"rows": [{"id": 7}, {"id": 9}], "none": null}',
+         ["rows 1 id: 7", "rows 2 id: 9", "none: null"]),
+        ('{"note": "two\\nlines", "empty": {}}', ["note: two lines", "empty: {}"]),
+        ("{not json. Really", ["{not json.", "Really"]),
+        ("[1, 2]", ["[1, 2]"]),
+        ("{}", ["{}"]),
+    ],
+)  # fmt: skip
+def test_facts_of_a_line(line, facts):
+    assert wrappers.split_facts(line) == facts
+
+
+def test_one_fact_a_line():
+    env = wrappers.SplitLines(Script("Dark. Cold.\nhere", '{"a": {"b": 1}}', "x"))
+    assert env.reset()[0] == "Dark.\nCold.\nhere"
+    assert env.step("wait")[0] == "a b: 1"
+    kept = wrappers.KeepLines(wrappers.SplitLines(Script("Dark. Cold.", "Warm.", "x")))
+    kept.reset()
+    assert kept.step("wait")[0].splitlines()[-1] == "Warm."
+
+
 class TwoRooms(doubles.Corridor):
     """The corridor with names of two words, which are joined outside."""
 

@@ -3,10 +3,13 @@
 import dataclasses
 import re
 
+from dreamgym.envs import base, wrappers
+from dreamgym.envs.base import TextEnv
 from dreamgym.envs.contract import checker
 from tests import doubles
 from tests.dreamgym.envs.contract.common import checked, named
 from worldmodel.data.hashing import content_seed
+from worldmodel.data.records import Task
 
 
 class Silent(doubles.Corridor):
@@ -32,6 +35,66 @@ def test_nonsense_that_nothing_tells_from_an_action_is_a_warning():
     finding = named(checked(Silent).warnings, "take nonsense for valid")
     assert "clock 1" in finding.where
     assert checked(Saying).warnings == ()
+
+
+class Deadline(TextEnv):
+    """Lists no actions, and ends as lost after four steps, whatever they are."""
+
+    def tasks(self, split):
+        first = 100 * base.SPLITS.index(split)
+        return [
+            Task(id=f"t{n}", instruction=f"water plant {n} or wait", split=split)
+            for n in range(first, first + 5)
+        ]
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        task = (options or {}).get("task") or self.tasks("train")[0]
+        self.steps, self.over = 0, False
+        return f"{task.id}\nday 0", {"instruction": task.instruction}
+
+    def step(self, action):
+        if self.over:
+            raise RuntimeError("the episode is over")
+        self.steps += 1
+        self.over = self.steps == 4
+        invalid = action.split()[0] not in ("water", "wait")
+        info = {"success": False, "invalid": invalid}
+        text = f"day {self.steps}\nsaid {'no' if invalid else action}"
+        return text, -1.0, self.over, False, info
+
+
+def test_a_deadline_is_told_from_bad_actions_where_no_actions_are_listed():
+    report = checked(Deadline)
+    assert named(report.warnings, "the number of steps alone ends an episode")
+    assert not [w for w in report.warnings if "cannot be taken" in w.what]
+
+
+class OneLine(doubles.Corridor):
+    """A corridor in one long line of prose."""
+
+    def reset(self, **kwargs):
+        obs, info = super().reset(**kwargs)
+        return self.prose(obs), info
+
+    def step(self, action):
+        obs, *rest = super().step(action)
+        return (self.prose(obs), *rest)
+
+    def prose(self, obs):
+        padding = "It is dark and cold here, and you hear water. " * 2
+        return padding + ". ".join(obs.splitlines())
+
+
+def test_states_of_one_long_line_name_the_wrapper_that_splits_them():
+    finding = named(checked(OneLine).warnings, "every state is one long line")
+    assert "SplitLines" in finding.cure
+
+    def split():
+        return wrappers.SplitLines(OneLine())
+
+    report = checker.check(split(), limit=30, make=split)
+    assert not [w for w in report.warnings if "one long line" in w.what]
 
 
 class Writing(doubles.Corridor):

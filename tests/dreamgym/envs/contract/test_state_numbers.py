@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from dreamgym.envs.contract import checker
 from dreamgym.envs.contract.player import Played, Trace
 from dreamgym.envs.contract.state_numbers import state_numbers
 from tests import doubles
@@ -108,6 +109,15 @@ def test_a_report_has_the_numbers_as_text_and_as_data():
     assert states["different_outcomes"]["mean"] == 0.0
     assert "  words: 8 on average, 9 at most\n  reveals: 0% of" in report.text("env")
     assert checked(Verbose).json()["states"]["reveals"]["mean"] == 1.0
+
+
+def test_reveals_of_few_tasks_are_called_too_many():
+    few, many = (
+        checker.check(Verbose(), limit=30, tasks=n, make=Verbose).text("env")
+        for n in (3, 12)
+    )
+    assert "only 3 tasks were played, and `--tasks 10` or more know them" in few
+    assert "were played, and" not in many
 
 
 def test_a_report_without_play_has_no_numbers():

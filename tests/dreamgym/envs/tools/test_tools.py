@@ -434,6 +434,36 @@ def test_a_tool_without_a_type_is_refused_where_it_is_written():
             def f(self, *x: int): ...
 
 
+def test_a_method_cannot_hide_what_every_episode_is_held_in():
+    # `tasks` would fail at its second call only, after a reset.
+    with pytest.raises(TypeError, match=r"_Hides .*cannot be named '_task', in which"):
+
+        class _Hides(ToolEnv):
+            def _task(self, number): ...
+
+    with pytest.raises(TypeError, match="'_steps'"):
+
+        class _Property(ToolEnv):
+            @property
+            def _steps(self): ...
+
+    class _Sets(ToolEnv):
+        _steps = 3  # a value is set anew at each reset, and hides nothing
+
+
+def test_an_episode_may_write_to_the_options_of_its_task():
+    class Writes(Quiz):
+        def start(self, task):
+            message = super().start(task)
+            task.options["more"]["count"] += 1
+            return message
+
+    options = {"question": "2 + 2", "answer": "4", "more": {"count": 0}}
+    task = Task(id="q", instruction="answer", options=options)
+    Writes().reset(options={"task": task})
+    assert task.options["more"] == {"count": 0}
+
+
 @pytest.mark.parametrize(
     ("hint", "text", "good", "bad"),
     [
