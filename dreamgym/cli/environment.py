@@ -14,7 +14,7 @@ _CHECK = """\
 Play a few tasks of an environment with nonsense, with random valid actions and with
 the expert's plan, each twice, and tell everything that is wrong (faults) or will hurt
 (warnings), with what to do. docs/how-to/environments.md describes the contract. The
-exit status is 1 where there are faults, else 0."""
+exit status is 1 where there are faults, 2 where there is no environment, else 0."""
 
 _EXAMPLES = """\
 examples:

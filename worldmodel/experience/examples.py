@@ -240,7 +240,7 @@ def variation_examples(
 def text_sizes(
     tok: TextTokenizer, train: Sequence[Episode], dev: Sequence[Episode]
 ) -> dict[str, float]:
-    """Return the mean tokens of a state, by side, and those of the longest action.
+    """Return the mean tokens and lines of a state, and tokens of the longest action.
 
     Only actions of won episodes count; without any, those of episodes in which a step
     was rewarded, and without these the number is 0.
@@ -253,10 +253,16 @@ def text_sizes(
     return {
         "tokens_per_state": _tokens_per_state(tok, train),
         "tokens_per_state_dev": _tokens_per_state(tok, dev),
+        "lines_per_state": _lines_per_state(train),
         "action_tokens": max(
             (len(tok.encode(action)) for action in actions), default=0
         ),
     }
+
+
+def _lines_per_state(episodes: Sequence[Episode]) -> float:
+    states = {t.state for e in episodes for t in e.transitions}
+    return round(float(np.mean([len(s) for s in states])), 2) if states else 0.0
 
 
 def _tokens_per_state(tok: TextTokenizer, episodes: Sequence[Episode]) -> float:

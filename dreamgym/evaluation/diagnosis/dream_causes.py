@@ -27,6 +27,9 @@ HIDDEN = 0.03
 decides is hidden."""
 FEW_REPEATED = 50
 """Repeated steps below which this share says little."""
+ONE_LINE, MANY_TOKENS = 1.1, 30
+"""Mean lines of a state up to which it counts as one line, and its tokens from which on
+it is a long one."""
 LOW_AGREEMENT = 0.8
 """Balanced accuracy of reveals that follow from the instruction; 0.5 is chance."""
 
@@ -72,6 +75,25 @@ def _garbled(figure: Mapping[str, Any]) -> Cause:
         f"The dream reproduces {percent(figure['mean'])} of {figure['count']} "
         "identifiers and numbers that it can only copy from its context.",
         "Fit it longer (pretrain.fit.steps), or take a larger --model.",
+    )
+
+
+def long_lines(evidence: Evidence) -> Cause | None:
+    """Return a cause if states are one long line, and next states are often wrong."""
+    lines = evidence.number("pretrain", "lines_per_state")
+    tokens = evidence.number("pretrain", "tokens_per_state") or 0
+    figure = evidence.figure("exact", "predictable")
+    if figure["mean"] is None or figure["mean"] >= REQUIRED:
+        return None
+    if not lines or lines > ONE_LINE or tokens < MANY_TOKENS:
+        return None
+    return Cause(
+        "long lines",
+        f"A state is one line of {tokens:.0f} tokens, which the dream has to write "
+        f"anew at every step, and {percent(figure['mean'])} of {figure['count']} "
+        "predictable next states are right.",
+        "Write one fact a line: SplitLines of dreamgym.envs.wrappers splits prose and "
+        "JSON.",
     )
 
 
@@ -175,6 +197,7 @@ def wrong_about_policy(evidence: Evidence) -> Cause | None:
 
 CHECKS = (
     hidden_state,
+    long_lines,
     garbled_identifiers,
     low_fidelity,
     low_ends,

@@ -1,0 +1,33 @@
+"""States of one long line as the cause of a dream that is often wrong."""
+
+import pytest
+
+from dreamgym.evaluation.diagnosis import dream_causes
+from dreamgym.evaluation.diagnosis.evidence import Evidence
+
+
+def run(right, lines, tokens):
+    scorecard = {"exact": {"predictable": {"mean": right, "count": 200}}}
+    sizes = {"lines_per_state": lines, "tokens_per_state": tokens}
+    return Evidence({"fidelity": scorecard}, {"pretrain": sizes})
+
+
+@pytest.mark.parametrize(
+    ("some", "named"),
+    [
+        (run(0.28, 1.0, 60.0), True),
+        (run(0.95, 1.0, 60.0), False),  # it is right all the same
+        (run(0.28, 7.5, 60.0), False),
+        (run(0.28, 1.0, 12.0), False),  # a short line
+        (run(None, 1.0, 60.0), False),
+        (run(0.28, None, None), False),  # a run of an earlier version
+    ],
+)
+def test_long_lines_are_named_where_the_dream_is_wrong(some, named):
+    cause = dream_causes.long_lines(some)
+    assert (cause is not None) == named
+    if cause is not None:
+        assert "one line of 60 tokens" in cause.sentence
+        assert "28 % of 200" in cause.sentence
+        assert "SplitLines" in cause.advice
+    assert dream_causes.long_lines in dream_causes.CHECKS
