@@ -132,10 +132,12 @@ def change_rule(episodes: Iterable[Episode]) -> ChangeRule | None:
                 for number, change in zip(line.split(), new.split(), strict=True):
                     if number != change:
                         size = change.lstrip("+-")
-                        found = number.lstrip("-") in at_hand
-                        by_kind.setdefault(kind, []).append(
-                            _AtHand(1, found, size == "1" or size in at_hand)
+                        case = _AtHand(
+                            count=1,
+                            numbers=number.lstrip("-") in at_hand,
+                            changes=size == "1" or size in at_hand,
                         )
+                        by_kind.setdefault(kind, []).append(case)
     sums = {kind: _sum(parts) for kind, parts in by_kind.items()}
     everything = _sum(sums.values())
     rare = _sum(x for x in sums.values() if x.count < MIN_CHANGES)
