@@ -86,10 +86,11 @@ class ReferenceRule(NamedTuple):
         names = ("words", "template", "action_template")
         sets = {name: getattr(self, name) for name in names}
         lists = {k: None if v is None else sorted(v) for k, v in sets.items()}
+        changes = None
         if self.changes is not None:
             exceptions = sorted(self.changes.exceptions)
-            lists["changes"] = {"usual": self.changes.usual, "exceptions": exceptions}
-        return json.dumps({**self._asdict(), **lists})
+            changes = {"usual": self.changes.usual, "exceptions": exceptions}
+        return json.dumps({**self._asdict(), **lists, "changes": changes})
 
 
 def _change_rule(value: Any) -> ChangeRule | None:
