@@ -285,7 +285,8 @@ def _with_a_coin(self, action):
     import random
 
     obs, *rest = doubles.Corridor.step(self, action)
-    return (f"{obs}\ncoin {random.random() < 0.5}", *rest)
+    # Of a million sides, so that copies do not play equally by chance.
+    return (f"{obs}\ncoin {random.randrange(10**6)}", *rest)
 
 
 def _with_lots(self, action):
