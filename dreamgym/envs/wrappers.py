@@ -255,7 +255,9 @@ class SplitLines(_TextWrapper):
     """Writes one fact a line: sentences of prose, and values of JSON as `key: value`.
 
     For observations of one long line. Models write the lines that change and copy the
-    others, so a line that holds a whole page is written anew at every step.
+    others, so of a line that holds a whole page much is written at every step. Each
+    sentence of the result of a `ToolEnv` begins with `result`, as `RecentReplies`
+    expects.
     """
 
     def begin(self, lines: list[str]) -> list[str]:
@@ -284,7 +286,9 @@ def split_facts(line: str) -> list[str]:
             value = None
         if isinstance(value, dict) and value:
             return list(_json_facts(line[:start].split(), value))
-    return [sentence for sentence in _SENTENCE_END.split(line) if sentence]
+    first, *others = _SENTENCE_END.split(line)
+    head = "result " if _is_result(line) else ""
+    return [first, *(f"{head}{sentence}" for sentence in others)]
 
 
 def _json_facts(path: list[str], value: Any) -> Iterator[str]:

@@ -16,8 +16,8 @@ REQUIRED_COPIES = 0.99
 """The same for the identifiers copied: one wrong character breaks a call."""
 STATES = "right next states"
 NO_BETTER = (
-    "To repeat the state would be right as often, so the next states show nothing of "
-    "what it knows about changes."
+    "To repeat the state would be right at least as often, so this share alone does "
+    "not show that it knows what changes."
 )
 FEW_ENDS = 8
 """Ends that follow from what is known below which all ends are counted."""

@@ -141,8 +141,10 @@ class LocalExperienceModel(CachingExperienceModel):
     def _first_well_formed(self, queries: Sequence[Query]) -> list[Prediction]:
         """Return the first reply to each query that has no error, else the last one.
 
-        An edit that leaves its line as it was is an error but in the last attempt. Each
-        attempt has noise of its own, so that several can be sampled in one pass.
+        An edit that leaves its line as it was is an error, but not in the last attempt,
+        nor in the first one where all others fail.
+
+        Each attempt has noise of its own, so that several can be sampled in one pass.
         The last attempt may not refer to lines or words of the state where the one
         before referred to some that are not there. Where that error comes from the same
         pass, both forms are sampled.
@@ -150,6 +152,7 @@ class LocalExperienceModel(CachingExperienceModel):
         last, contexts = self.config.retries, self._contexts(queries)
         none = [0] * len(queries), [True] * len(queries)
         answers = self._compute(queries, contexts, *none)
+        first = list(answers)
 
         def may_refer(attempt: int, error: str | None) -> bool:
             return attempt < last or not (error or "").startswith(MISSING)
@@ -185,7 +188,12 @@ class LocalExperienceModel(CachingExperienceModel):
                     if not answers[i].error:
                         break
             attempt = attempts.stop
-        return answers
+        return [
+            b._replace(error=None)
+            if a.error and (b.error or "").startswith(prompts.REPEATED)
+            else a
+            for a, b in zip(answers, first, strict=True)
+        ]
 
     def _contexts(self, queries: Sequence[Query]) -> list["_Context"]:
         """Return the context of each query, with its references."""
@@ -394,7 +402,9 @@ class LocalExperienceModel(CachingExperienceModel):
         p_reward_text, p_outcome = (
             float(np.exp(logp[phase == x].sum())) for x in (REWARD, OUTCOME)
         )
-        error, next_state = reply.error, reply.next_state
+        next_state = reply.next_state
+        repeated = (reply.error or "").startswith(prompts.REPEATED)
+        error = None if repeated else reply.error
         facts = self._lasting_facts.get(query.task.family)
         if error is None and facts is not None:
             next_state = with_lasting_facts(query.state, next_state, facts)
@@ -404,6 +414,8 @@ class LocalExperienceModel(CachingExperienceModel):
             error = "the next state is empty"
         if error is None and state_format is not None:
             error = format_error(next_state, state_format)
+        if error is None and repeated:
+            error = reply.error
         return Prediction(
             next_state,
             reply.reward,

@@ -174,13 +174,12 @@ def _lines_with_names(t: Transition, *, status: bool) -> list[str]:
     names = {w for w in named if not is_number(w)}
     lines = t.state[: -1 if status else None]
     enumerated = _enumerated_lines(lines, tuple(in_action))
-    return _if_few(
+    by_name = _if_few(
         line
         for line in lines
-        if names.intersection(words(line))
-        or line.partition(" ")[0] in named
-        or line in enumerated
+        if names.intersection(words(line)) or line.partition(" ")[0] in named
     )
+    return [*by_name, *_if_few(line for line in lines if line in enumerated)]
 
 
 def _enumerated_lines(lines: Sequence[str], action: tuple[str, ...]) -> frozenset[str]:
@@ -263,7 +262,7 @@ def _copied_lines(
     quoted: it would not stand near the effect.
     """
     written = [x for e in script for x in e.lines if isinstance(x, str)]
-    lines = [words(_without_changes(x)) for x in written]
+    lines = [words(_without_changes(x, t.state)) for x in written]
     new_words = {w for line in lines for w in line}
     names = {w for line in lines for w in line[1:] if w[0].isupper()}
     facts = names | {w for w in new_words if has_digit(w)}
@@ -274,8 +273,10 @@ def _copied_lines(
     return [sources[counts.index(largest)]] if largest else []
 
 
-def _without_changes(line: str) -> str:
-    return " ".join(w for w in line.split(" ") if not is_change(w))
+def _without_changes(line: str, state: State) -> str:
+    """Return the line without changes of numbers; words of the state are none."""
+    known = {w for x in state for w in x.split(" ")}
+    return " ".join(w for w in line.split(" ") if w in known or not is_change(w))
 
 
 def _changed_rows(t: Transition, script: Sequence[edits.Edit]) -> list[str]:

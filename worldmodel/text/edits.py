@@ -247,12 +247,13 @@ def apply(
     return (*lines_left, *tail)
 
 
-def repeated_line(before: State, script: Sequence[Edit]) -> str | None:
+def repeated_line(before: State, script: tuple[Edit, ...]) -> str | None:
     """Return a line that the script writes as it was, or None.
 
-    `diff` writes no such edit: a line that is edited changes.
+    `diff` writes no such edit: a line that is edited changes. Raises IndexError where
+    `apply` does.
     """
-    for index, new in script:
+    for index, new in _swaps_at_their_words(before, script):
         if index is not None and len(new) == 1:
             piece = _with_swap(before, index, new[0])
             line = before[piece] if isinstance(piece, int) else piece

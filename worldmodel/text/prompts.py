@@ -31,6 +31,7 @@ OUTCOMES = ("go", "lose", "win")
 PARTS = ("reasoning", "state", "reward", "outcome", "variation")
 """Parts of an experience model's output; an Example refers to them by their index."""
 NO_LINE = "no line begins with"
+REPEATED = "an edit does not change its line"
 
 
 class Reply(NamedTuple):
@@ -410,8 +411,9 @@ def parse_reply(
                 distinct=distinct,
                 keyed_by_prefix=keyed_by_prefix,
             )
-        if not repeats and (line := edits.repeated_line(before, script)) is not None:
-            error = f"an edit does not change its line: {line!r}"
+        line = None if repeats else edits.repeated_line(before, tuple(script))
+        if full is None and line is not None:
+            error = error or f"{REPEATED}: {line!r}"
     except IndexError as missing_line:
         after, error = before, str(missing_line)
     if tok.change_rule is not None:

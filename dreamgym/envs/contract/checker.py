@@ -378,7 +378,10 @@ class _Inspector:
         check_nonsense(self.findings, self.nonsense)
         player, limit = self.player, self.limit
         single = self.max_steps == 1 or bool(self.sample and self.sample.length == 1)
-        taken = taken_actions(self.random)
+        # Without flags, what was taken is a guess, and may be as bad as nonsense.
+        steps = [step for trace in self.random for step in trace.steps[1:]]
+        flagged = all(step.invalid is not None for step in steps)
+        taken = taken_actions(self.random) if flagged else []
         if not any(
             is_limit(player, trace, sound or taken, limit)
             for trace, sound in self.nonsense_ends

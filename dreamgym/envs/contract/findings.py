@@ -80,8 +80,8 @@ class StateNumbers:
             return ""
         played = f"{self.tasks} task{'s' * (self.tasks != 1)}"
         return (
-            f", which is too many where words of other tasks return: only {played} "
-            f"were played, and `--tasks {COMMON_TASKS}` or more know them"
+            f", probably too many: only {played} were played, and usual words count "
+            f"as new without `--tasks {COMMON_TASKS}` or more"
         )
 
     def _outcomes(self) -> str:

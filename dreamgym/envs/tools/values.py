@@ -65,21 +65,15 @@ class Sight:
         self._texts = tuple(dict.fromkeys(likely or ranked))
 
     def _sort(self, text: str) -> list[str]:
-        """Add the names and the numbers of a text; return its other words.
-
-        A name of several words in quotes is one name; its words are ordinary ones.
-        """
+        """Add the names and the numbers of a text; return its other words."""
         words = []
         for match in _QUOTED.finditer(text):
             if not match["key"]:
-                self._names.append(_quoted_text(match))
+                self._names.append(match["plain"] or _unescaped(match["json"]))
         for line in text.split("\n"):
-            parts = [m for m in _QUOTED.finditer(line) if " " in m[0]]
             for match in _WORD.finditer(line):
                 word = match[0]
-                if any(m.start() < match.start() < m.end() for m in parts):
-                    words.append(word)
-                elif _NUMBER.fullmatch(word):
+                if _NUMBER.fullmatch(word):
                     self._numbers.append(word)
                 elif _NAME.match(word) or (
                     word[0].isupper() and not _begins_sentence(line, match.start())
@@ -117,15 +111,15 @@ class Sight:
     def _labelled(self, name: str) -> list[str]:
         """Return the words that stand right behind a word of an argument's name.
 
-        Those next to it come first. Words without a digit are left out, unless they
-        stand in quotes: they are mostly ordinary words.
+        Those next to it come first. Words without a digit are left out: they are mostly
+        ordinary words.
         """
         labels = {part.lower() for part in _NAME_PART.findall(name)} - _NO_LABELS
         labelled: list[tuple[int, str]] = []
         for line in self.text.split("\n") if labels else ():
-            words, quoted = _words_and_quotes(line)
+            words = [match[0] for match in _WORD.finditer(line)]
             for i, word in enumerate(words):
-                if i not in quoted and not any(c.isdigit() for c in word):
+                if not any(c.isdigit() for c in word):
                     continue
                 for distance in range(1, LABEL_DISTANCE + 1):
                     before = words[i - distance] if i >= distance else ""
@@ -133,24 +127,6 @@ class Sight:
                         labelled.append((distance, word))
                         break
         return [word for _, word in sorted(labelled, key=lambda item: item[0])]
-
-
-def _quoted_text(match: re.Match[str]) -> str:
-    return match["plain"] or _unescaped(match["json"])
-
-
-def _words_and_quotes(line: str) -> tuple[list[str], set[int]]:
-    """Return the words of a line, a text in quotes as one, and which ones those are."""
-    words, quoted, at = [], set[int](), 0
-    for match in _QUOTED.finditer(line):
-        words += _WORD.findall(line[at : match.start()])
-        if match["key"]:
-            words += _WORD.findall(match["json"])
-        else:
-            quoted.add(len(words))
-            words.append(_quoted_text(match))
-        at = match.end()
-    return [*words, *_WORD.findall(line[at:])], quoted
 
 
 def _begins_sentence(line: str, start: int) -> bool:

@@ -89,9 +89,9 @@ def long_lines(evidence: Evidence) -> Cause | None:
         return None
     return Cause(
         "long lines",
-        f"A state is one line of {tokens:.0f} tokens, which the dream has to write "
-        f"anew at every step, and {percent(figure['mean'])} of {figure['count']} "
-        "predictable next states are right.",
+        f"A state is one line of {tokens:.0f} tokens, of which the dream writes all "
+        f"between the first and the last change, and {percent(figure['mean'])} of "
+        f"{figure['count']} predictable next states are right.",
         "Write one fact a line: SplitLines of dreamgym.envs.wrappers splits prose and "
         "JSON.",
     )

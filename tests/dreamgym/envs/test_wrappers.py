@@ -45,6 +45,7 @@ class Script(TextEnv):
         ('{"note": "two\\nlines", "empty": {}}', ["note: two lines", "empty: {}"]),
         ("{not json. Really", ["{not json.", "Really"]),
         ("[1, 2]", ["[1, 2]"]),
+        ("result Open. You see K7.", ["result Open.", "result You see K7."]),
         ("{}", ["{}"]),
     ],
 )  # fmt: skip
@@ -58,7 +59,11 @@ def test_one_fact_a_line():
     assert env.step("wait")[0] == "a b: 1"
     kept = wrappers.KeepLines(wrappers.SplitLines(Script("Dark. Cold.", "Warm.", "x")))
     kept.reset()
-    assert kept.step("wait")[0].splitlines()[-1] == "Warm."
+    assert kept.step("wait")[0].splitlines() == [
+        "last seen Dark.",
+        "last seen Cold.",
+        "Warm.",
+    ]
 
 
 class TwoRooms(doubles.Corridor):

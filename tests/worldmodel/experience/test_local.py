@@ -357,6 +357,13 @@ def test_an_edit_that_changes_nothing_is_sampled_again(
     assert answer.error is None
     assert answer.next_state[0] == (HERE[0] if change_at == 9 else "dark")
     assert len(passes) == 2
+    # Where all other attempts are malformed, the first one counts.
+    move = [tok.control("next"), tok.line(0), tok.control("same")]
+    bad = [*move, *tok.encode("gone"), *end_of_reply(tok)]
+    replies_by_attempt(tok, monkeypatch, [ask()], lambda _, a, __: bad if a else same)
+    model = others(tok, text_model, dataclasses.replace(SHAPE, retries=2))
+    (answer,) = model.predict([ask()])
+    assert (answer.error, answer.next_state) == (None, HERE)
     # Samples for confidence are taken as they are.
     monkeypatch.setattr(local, "generate", scripted((same, [1] * len(same))))
     (sample,) = model.sample([ask()], 0)

@@ -213,6 +213,17 @@ def test_the_line_of_an_enumeration_is_quoted(action, quoted):
     assert lines == [quoted] * bool(quoted)
 
 
+def test_enumerated_lines_and_lines_with_names_are_limited_apart():
+    state = (
+        *("shelf 4 dusty", "shelf 4 holds books", "shelf 5 empty"),
+        *("T25 is red", "T25 is heavy", "idle"),
+    )
+    step = helpers.transition(state, "put T25 on shelf 4", (*state[:-1], "done"))
+    trace = reasoning.explain(step, status=False)
+    for line in ("T25 is red", "T25 is heavy"):
+        assert line in trace
+
+
 def test_no_line_is_quoted_for_a_change_of_a_number():
     state, after = ("switch 1 off", "tries 8", "ok"), ("switch 1 off", "tries +-1")
     step = helpers.transition(state, "wait", after)

@@ -48,6 +48,9 @@ def test_an_edit_that_changes_nothing_is_found(piece, repeated):
     state = ("lamp on", "door shut")
     got = edits.repeated_line(state, (Edit(1, ("door open",)), Edit(0, (piece,))))
     assert got == ("lamp on" if repeated else None)
+    # A swap is where its words are, as in `apply`.
+    moved = (Edit(0, (Swap("door shut", "door open"),)),)
+    assert edits.repeated_line(state, moved) is None
     # A line may be written before others that come behind it.
     assert edits.repeated_line(state, (Edit(0, (piece, "more")),)) is None
     assert edits.repeated_line(state, (Edit(None, ("lamp on",)),)) is None

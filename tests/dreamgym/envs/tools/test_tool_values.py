@@ -70,20 +70,6 @@ def test_what_is_called_like_the_argument_comes_first_with_few_others():
         assert list(sight.values(str, name)) == list(sight.values(str))
 
 
-def test_a_name_of_several_words_in_quotes_is_one_value():
-    sight = Sight(
-        'extend the stay of guest "Amara Lind" by 2 nights',
-        ("desk open", '{"guest": "Ola Berg", "note": "VIP"}'),
-    )
-    first = list(sight.values(str, "guest"))
-    assert first[:2] == ["Amara Lind", "Ola Berg"]
-    assert len(first) == 5
-    # Its words are ordinary ones: they stand behind all names.
-    values = list(sight.values(str))
-    assert values[:3] == ["Amara Lind", "Ola Berg", "VIP"]
-    assert values.index("Amara") > values.index("VIP")
-
-
 def test_a_key_of_json_is_no_name_and_an_apostrophe_no_quote():
     assert texts("", '{"price": "high"}') == ["high", "price"]
     assert not any(" " in x for x in texts("", "it isn't ann's or bob's"))
