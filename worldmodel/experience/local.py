@@ -142,12 +142,10 @@ class LocalExperienceModel(CachingExperienceModel):
         """Return the first reply to each query that has no error, else the last one.
 
         An edit that leaves its line as it was is an error, but not in the last attempt,
-        nor in the first one where all others fail.
-
-        Each attempt has noise of its own, so that several can be sampled in one pass.
-        The last attempt may not refer to lines or words of the state where the one
-        before referred to some that are not there. Where that error comes from the same
-        pass, both forms are sampled.
+        nor in the first one where all others fail. Each attempt has noise of its own,
+        so that several can be sampled in one pass. The last attempt may not refer to
+        lines or words of the state where the one before referred to some that are not
+        there. Where that error comes from the same pass, both forms are sampled.
         """
         last, contexts = self.config.retries, self._contexts(queries)
         none = [0] * len(queries), [True] * len(queries)
