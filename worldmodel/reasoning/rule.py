@@ -275,8 +275,8 @@ def _copied_lines(
 
 def _without_changes(line: str, state: State) -> str:
     """Return the line without changes of numbers; words of the state are none."""
-    known = {w for x in state for w in x.split(" ")}
-    return " ".join(w for w in line.split(" ") if w in known or not is_change(w))
+    in_state = {w for x in state for w in x.split(" ")}
+    return " ".join(w for w in line.split(" ") if w in in_state or not is_change(w))
 
 
 def _changed_rows(t: Transition, script: Sequence[edits.Edit]) -> list[str]:
