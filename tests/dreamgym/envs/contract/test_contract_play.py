@@ -70,6 +70,19 @@ def test_a_deadline_is_told_from_bad_actions_where_no_actions_are_listed():
     assert not [w for w in report.warnings if "cannot be taken" in w.what]
 
 
+class Unflagged(Deadline):
+    """It does not say which actions it refused, so what was taken is a guess."""
+
+    def step(self, action):
+        obs, reward, terminated, truncated, _ = super().step(action)
+        return obs, reward, terminated, truncated, {"success": False}
+
+
+def test_without_flags_a_deadline_is_not_told_from_bad_actions():
+    report = checked(Unflagged)
+    assert named(report.warnings, "actions that cannot be taken end the episode")
+
+
 class OneLine(doubles.Corridor):
     """A corridor in one long line of prose."""
 

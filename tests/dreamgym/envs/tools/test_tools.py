@@ -6,6 +6,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from dreamgym.envs import base
+from dreamgym.envs.tools import tool_env
 from dreamgym.envs.tools.signatures import (
     MAX_VALUES,
     Signature,
@@ -449,6 +450,16 @@ def test_a_method_cannot_hide_what_every_episode_is_held_in():
 
     class _Sets(ToolEnv):
         _steps = 3  # a value is set anew at each reset, and hides nothing
+
+
+def test_the_reserved_names_are_those_that_an_episode_sets():
+    env, _, _ = begun(
+        Quiz(),
+        Task(id="q", instruction="", options={"question": "2 + 2", "answer": "4"}),
+    )
+    env.step("4")
+    names = {name for name in vars(env) if name.startswith("_")}
+    assert {n for n in names if not n.startswith("_np_random")} == tool_env.STATE
 
 
 def test_an_episode_may_write_to_the_options_of_its_task():
