@@ -131,7 +131,7 @@ def transition_source(
     episodes = refit_episodes(run, folder) if folder else training_share(run, train)
     return TransitionSource(
         tok=tok,
-        episodes=_with_number_changes(tok, episodes),
+        episodes=_with_tokenizer_traces(run, tok, episodes),
         memory=replay_memory(run, train, folder),
         config=c.experience,
         names=names,
@@ -139,13 +139,14 @@ def transition_source(
     )
 
 
-def _with_number_changes(
-    tok: TextTokenizer, episodes: Sequence[Episode]
-) -> Sequence[Episode]:
-    """Return the episodes with changes for numbers, where the tokenizer writes them."""
-    if tok.change_rule is None:
-        return episodes
-    return reasoning.with_number_changes(episodes, tok.change_rule)
+def _with_tokenizer_traces(
+    run: Run, tok: TextTokenizer, episodes: Sequence[Episode]
+) -> list[Episode]:
+    """Return the episodes with traces that say numbers as the tokenizer writes them."""
+    enabled, changes = run.config.experience.reasoning, tok.change_rule
+    return [
+        reasoning.set_rule_traces(e, enabled=enabled, changes=changes) for e in episodes
+    ]
 
 
 def fit_data(
@@ -174,7 +175,7 @@ def fit_data(
     variations = variation_examples(tok, tasks, repeats=2, seed=c.seed)
     # Unweighted, so that its loss can be compared with that of other settings.
     held_out = transition_examples(
-        tok, _with_number_changes(tok, dev), source.memory, c.experience
+        tok, _with_tokenizer_traces(run, tok, dev), source.memory, c.experience
     )
     sizes = text_sizes(tok, train, dev) | reply_tokens(first)
     tokens = round(mean_tokens(first), 1)

@@ -5,7 +5,6 @@ from worldmodel.reasoning.rule import (
     annotate,
     explain,
     set_rule_traces,
-    with_number_changes,
     without_reasoning,
 )
 
@@ -16,6 +15,5 @@ __all__ = [
     "annotate",
     "explain",
     "set_rule_traces",
-    "with_number_changes",
     "without_reasoning",
 ]

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence, Set
 from worldmodel.data.records import Episode, State, Transition
 from worldmodel.text import edits
 from worldmodel.text.identifiers import has_digit, is_number, words
-from worldmodel.text.number_changes import ChangeRule, is_change, with_changes
+from worldmodel.text.number_changes import ChangeRule, is_change, write_changes
 from worldmodel.text.prompts import number_text, outcome_of
 from worldmodel.text.tools.tool_calls import read_action
 
@@ -41,27 +41,32 @@ def annotate(episode: Episode, traces: Sequence[str | None] | None = None) -> Ep
     return dataclasses.replace(episode, transitions=steps)
 
 
-def set_rule_traces(episode: Episode, *, enabled: bool) -> Episode:
-    """Return the episode with traces by rule where it has none, or without any."""
-    return annotate(episode) if enabled else without_reasoning(episode)
+def set_rule_traces(
+    episode: Episode, *, enabled: bool, changes: ChangeRule | None = None
+) -> Episode:
+    """Return the episode with traces by rule where it has none, or without any.
 
-
-def with_number_changes(episodes: Sequence[Episode], rule: ChangeRule) -> list[Episode]:
-    """Return the episodes with changes for numbers, in traces by rule as well.
-
-    Traces of another writer stay as they are.
+    Where next states are written with `changes` for numbers (text/number_changes.py),
+    traces by rule say these changes too. Traces of another writer stay as they are.
     """
-    out = []
-    for old, new in zip(episodes, with_changes(episodes, rule), strict=True):
-        status = has_status_line(old)
-        steps = tuple(
-            dataclasses.replace(t, reasoning=explain(t, status=status))
-            if t != before and before.reasoning == explain(before, status=status)
-            else t
-            for before, t in zip(old.transitions, new.transitions, strict=True)
-        )
-        out.append(dataclasses.replace(new, transitions=steps))
-    return out
+    if not enabled:
+        return without_reasoning(episode)
+    episode = annotate(episode)
+    return episode if changes is None else _with_changes(episode, changes)
+
+
+def _with_changes(episode: Episode, rule: ChangeRule) -> Episode:
+    """Return the episode with changes for numbers in its traces by rule."""
+    status = has_status_line(episode)
+
+    def trace(t: Transition) -> str | None:
+        written = write_changes(t.state, t.next_state, rule)
+        if written == t.next_state or t.reasoning != explain(t, status=status):
+            return t.reasoning
+        return explain(dataclasses.replace(t, next_state=written), status=status)
+
+    steps = (dataclasses.replace(t, reasoning=trace(t)) for t in episode.transitions)
+    return dataclasses.replace(episode, transitions=tuple(steps))
 
 
 def without_reasoning(episode: Episode) -> Episode:

@@ -258,10 +258,13 @@ class TextTokenizer:
         self._control = {c: vocabulary[control_text(c)] for c in CONTROLS}
         self._names = {i: c for c, i in self._control.items()}
         self.reference_rule: ReferenceRule | None = None
+        # In which lines numbers are written as changes; None: in no line.
+        self.change_rule: ChangeRule | None = None
         self.join = -1
         self.references: list[int] = []
         if REFERENCE_FILE in self._files:
             self.reference_rule = ReferenceRule.parse(self._files[REFERENCE_FILE])
+            self.change_rule = self.reference_rule.changes
             self.join = vocabulary[control_text(JOIN)]
             self.references = [vocabulary[control_text(r)] for r in REFERENCES]
         self.vocab_size: int = _vocab_size(vocabulary)
@@ -400,11 +403,6 @@ class TextTokenizer:
         mask[list(self._core.get_vocab(with_added_tokens=False).values())] = True
         mask[list(self._core.get_added_tokens_decoder())] = False
         return mask
-
-    @property
-    def change_rule(self) -> ChangeRule | None:
-        """In which lines numbers are written as changes; None: in no line."""
-        return None if self.reference_rule is None else self.reference_rule.changes
 
     def reference_mask(self) -> np.ndarray:
         """Return bool [V], true for references and `join`."""
