@@ -41,7 +41,7 @@ class ExperienceConfig:
     state_min_p: float = 0.03
     """The same for the state. It is smaller because a revealed thing has many possible
     names, each of them rare, and a cut would leave only names that are known."""
-    retries: int = 3
+    retries: int = 7
     """Times that a malformed reply (it moves a line that does not exist, breaks the
     format of the family's states, or has a reward that is no number) is sampled again.
     In the last attempt a line that did not exist has to be written, not moved."""

@@ -20,7 +20,9 @@ from worldmodel.data.records import State
 class Swap(NamedTuple):
     """Replace the words `old` of a line, which stand there once, by `new`.
 
-    Words are what stands between single spaces; `new` may be empty.
+    Words are what stands between single spaces; `new` may be empty. Where `old` is
+    empty, `new` is added at the end of the line: a list grows by what is added, and
+    what stood there last need not be written again.
     """
 
     old: str
@@ -93,6 +95,8 @@ def _swap_of(before: str, after: str) -> Swap | None:
     old, new = before.split(" "), after.split(" ")
     if "" in old or "" in new:
         return None
+    if new[: len(old)] == old and len(new) > len(old):
+        return Swap("", " ".join(new[len(old) :]))
     shortest = min(len(old), len(new))
     start = next((i for i in range(shortest) if old[i] != new[i]), shortest)
     rest = shortest - start
@@ -111,8 +115,10 @@ def _swap_of(before: str, after: str) -> Swap | None:
 
 def _swapped(line: str, swap: Swap) -> str:
     """Return the line after a swap; raise IndexError where its words are not there."""
+    if line and swap.new and not swap.old:
+        return f"{line} {swap.new}"
     words = line.split(" ")
-    for old, new in _with_less_context(swap):
+    for old, new in _with_less_context(swap) if swap.old else ():
         if _count(words, old) == 1:
             at = next(i for i in range(len(words)) if words[i : i + len(old)] == old)
             return " ".join([*words[:at], *new, *words[at + len(old) :]])
@@ -221,14 +227,7 @@ def apply(
     tail: State = ()
     moved: set[int] = set()
 
-    lines_by_edit = [
-        (i, tuple(_with_swap(before, i, x) for x in new))
-        for i, new in _swaps_at_their_words(before, script)
-    ]
-    if keyed_by_prefix:
-        lines_by_edit = _at_prefixes(before, lines_by_edit)
-
-    for index, new in lines_by_edit:
+    for index, new in _lines_by_edit(before, script, keyed_by_prefix):
         moved |= {_checked(before, x) for x in new if isinstance(x, int)}
         lines = tuple(before[x] if isinstance(x, int) else x for x in new)
         if index is None:
@@ -247,19 +246,31 @@ def apply(
     return (*lines_left, *tail)
 
 
-def repeated_line(before: State, script: tuple[Edit, ...]) -> str | None:
-    """Return a line that the script writes as it was, or None.
+def repeated_line(
+    before: State, script: tuple[Edit, ...], *, keyed_by_prefix: bool = False
+) -> str | None:
+    """Return a line that the script writes as it was, or None; arguments as of `apply`.
 
     `diff` writes no such edit: a line that is edited changes. Raises IndexError where
     `apply` does.
     """
-    for index, new in _swaps_at_their_words(before, script):
+    for index, new in _lines_by_edit(before, script, keyed_by_prefix):
         if index is not None and len(new) == 1:
-            piece = _with_swap(before, index, new[0])
-            line = before[piece] if isinstance(piece, int) else piece
-            if line == before[index]:
+            line = before[new[0]] if isinstance(new[0], int) else new[0]
+            if line == before[_checked(before, index)]:
                 return line
     return None
+
+
+def _lines_by_edit(
+    before: State, script: tuple[Edit, ...], keyed_by_prefix: bool
+) -> list[tuple[int | None, tuple[str | int, ...]]]:
+    """Return the script with each swap as the line that it makes, and at its place."""
+    lines_by_edit = [
+        (i, tuple(_with_swap(before, i, x) for x in new))
+        for i, new in _swaps_at_their_words(before, script)
+    ]
+    return _at_prefixes(before, lines_by_edit) if keyed_by_prefix else lines_by_edit
 
 
 def _checked(before: State, index: int) -> int:
@@ -286,7 +297,7 @@ def _swaps_at_their_words(before: State, script: tuple[Edit, ...]) -> list[Edit]
     for index, new in script:
         old = next((x.old.split(" ") for x in new if isinstance(x, Swap)), None)
         at = index
-        if old is not None and index is not None:
+        if old not in (None, [""]) and index is not None:
             lines = [i for i, x in enumerate(before) if _count(x.split(" "), old) == 1]
             taken = {e.index for e in script} - {index}
             if index not in lines and len(lines) == 1 and lines[0] not in taken:

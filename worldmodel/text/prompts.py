@@ -411,9 +411,12 @@ def parse_reply(
                 distinct=distinct,
                 keyed_by_prefix=keyed_by_prefix,
             )
-        line = None if repeats else edits.repeated_line(before, tuple(script))
-        if full is None and line is not None:
-            error = error or f"{REPEATED}: {line!r}"
+        if full is None and not repeats:
+            line = edits.repeated_line(
+                before, tuple(script), keyed_by_prefix=keyed_by_prefix
+            )
+            if line is not None:
+                error = error or f"{REPEATED}: {line!r}"
     except IndexError as missing_line:
         after, error = before, str(missing_line)
     if tok.change_rule is not None:

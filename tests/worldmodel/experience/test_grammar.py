@@ -105,8 +105,8 @@ def test_variations_keep_to_the_grammar(tok, text_model):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"history": -1}, "must be >= 0, got -1, 1, 160 and 3"),
-        ({"demonstrations": -2}, "got 2, -2, 160 and 3"),
+        ({"history": -1}, "must be >= 0, got -1, 1, 160 and 7"),
+        ({"demonstrations": -2}, "got 2, -2, 160 and 7"),
         ({"retries": -1}, "got 2, 1, 160 and -1"),
         ({"state_tokens": 0}, "must be >= 1"),
         ({"temperature": -0.1}, "got -0.1, 0.1 and 0.03"),

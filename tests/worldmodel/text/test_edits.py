@@ -54,6 +54,12 @@ def test_an_edit_that_changes_nothing_is_found(piece, repeated):
     # A line may be written before others that come behind it.
     assert edits.repeated_line(state, (Edit(0, (piece, "more")),)) is None
     assert edits.repeated_line(state, (Edit(None, ("lamp on",)),)) is None
+    # Where lines have their place by their prefix, it is written at that place.
+    elsewhere = (Edit(1, ("lamp on",)),)
+    assert edits.repeated_line(state, elsewhere) is None
+    assert edits.repeated_line(state, elsewhere, keyed_by_prefix=True) == "lamp on"
+    changed = (Edit(1, ("lamp off",)),)
+    assert edits.repeated_line(state, changed, keyed_by_prefix=True) is None
 
 
 @given(before=STATES, after=STATES)
@@ -219,6 +225,9 @@ LINES = st.lists(WORDS.filter(bool), max_size=4).map(tuple)
         ("a b c d e f", "b c d e f", Swap("a", "")),
         ("a a a a a a a b", "a a a a a a a", Swap("a b", "a")),
         ("a b c d", "a x c d", Swap("a b", "a x")),
+        # What is only added at the end of a line needs no word before it.
+        ("held a pan", "held a pan and a cup", Swap("", "and a cup")),
+        ("a a a", "a a a a", Swap("", "a")),
         # The words on both sides would be longer than the line.
         ("a b c", "a x c", None),
         ("a a a a a a", "a a a a a", None),
@@ -256,7 +265,18 @@ def test_a_swap_goes_to_the_one_line_that_has_its_words():
             edits.apply(state, script)
 
 
-@pytest.mark.parametrize("old", ["hall", "attic", "north vault", ""])
+def test_a_swap_of_no_words_adds_at_the_end_of_its_own_line():
+    state = ("held a  pan", "exits north")  # an empty word stands in the first line
+    script = (Edit(1, (Swap("", "and east"),)),)
+    assert edits.apply(state, script) == ("held a  pan", "exits north and east")
+    assert edits.repeated_line(state, script) is None
+    with pytest.raises(IndexError, match=edits.NO_WORDS):
+        edits.apply(state, (Edit(1, (Swap("", ""),)),))
+    with pytest.raises(IndexError, match=edits.NO_WORDS):
+        edits.apply(state, (Edit(None, (Swap("", "and east"),)),))
+
+
+@pytest.mark.parametrize("old", ["hall", "attic", "north vault"])
 def test_a_swap_of_words_that_are_not_there_once_is_an_error(old):
     script = (Edit(0, (Swap(old, "x"),)),)
     with pytest.raises(IndexError, match=edits.NO_WORDS):
