@@ -18,7 +18,7 @@ import numpy as np
 from dreamgym.agent.planning import PlanningPolicy
 from dreamgym.agent.policy import Policy, Situation, Turn
 from dreamgym.agent.refused_actions import RefusedActions
-from dreamgym.agent.shield import SHIELDED, valid_shield
+from dreamgym.agent.shield import SHIELDED, keep_action, valid_shield
 from dreamgym.agent.subgoals import present_subgoal
 from dreamgym.envs.base import Step
 from dreamgym.envs.vector import (
@@ -233,13 +233,13 @@ def _pays_for_another(
 
 
 def _uses_of_valid_actions(policy: Policy | PlanningPolicy) -> tuple[bool, bool]:
-    """Return whether the policy reads the valid actions, and whether it keeps to them.
+    """Return whether valid actions are read or recorded, and whether they are kept to.
 
-    It keeps to them by redraws, and by its shield where these do not help.
+    The policy keeps to them by redraws, and by its shield where these do not help.
     """
     redraws = policy.config.max_redraws > 0
     return (
-        policy.config.admissible_actions > 0,
+        policy.config.admissible_actions > 0 or policy.shield is keep_action,
         redraws and policy.shield is valid_shield,
     )
 

@@ -43,6 +43,14 @@ def shield_for(name: str) -> Shield | None:
     raise ValueError(f"shield: {name} is no function")
 
 
+def keep_action(
+    task: Task, state: State, action: str, valid: Sequence[str] | None
+) -> str:
+    """Return the action as it is; transitions then record the valid actions."""
+    del task, state, valid
+    return action
+
+
 def valid_shield(
     task: Task, state: State, action: str, valid: Sequence[str] | None
 ) -> str:

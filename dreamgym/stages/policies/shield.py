@@ -8,14 +8,15 @@ proposals, real dev games tell whether the policy wins more with them.
 
 import dataclasses
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from dreamgym.agent.demonstrations import random_success
 from dreamgym.agent.policy import Policy
-from dreamgym.agent.shield import AUTO
+from dreamgym.agent.rollout import Trajectory
+from dreamgym.agent.shield import AUTO, keep_action
 from dreamgym.build.costs import dev_games, game_seconds
 from dreamgym.build.episodes import read
 from dreamgym.build.models import load_policy
@@ -35,6 +36,9 @@ from worldmodel.data import processes
 
 MANY_INVALID = 0.3
 """Share of invalid actions from which on policies keep to the valid ones."""
+MANY_UNLISTED = 0.05
+"""Share of actions that are taken and stand not in a complete list, from which on dev
+games are played with the list as well. One such action can lose a game."""
 LISTED = 0.99
 """Share of the expert's actions that must stand in a complete list."""
 ENOUGH_LISTED = 20
@@ -57,10 +61,11 @@ def body(run: Run) -> dict[str, Any]:
     """Decide on the shield of the run's policies, where the settings leave it open.
 
     Policies need one where MANY_INVALID of the actions of `bc` in real dev games are
-    invalid, or where `bc` wins fewer of them than random players won in collection.
-    They then keep to the valid actions if the list is complete (`_is_complete`), or if
-    `bc` wins more of the dev games with it. The marker holds the `shield`, which
-    `policy_config` reads, and its `reason`.
+    invalid, where `bc` wins fewer of them than random players won in collection, or
+    where MANY_UNLISTED are taken but not in a complete list (`_is_complete`), such as a
+    tool's call with a wrong amount. They then keep to the valid actions if many are
+    invalid and the list is complete, or if `bc` wins more of the dev games with it. The
+    marker holds the `shield`, which `policy_config` reads, and its `reason`.
     """
     if run.config.policy.shield != AUTO:
         return {"status": "off"}
@@ -68,12 +73,20 @@ def body(run: Run) -> dict[str, Any]:
     collected = run.numbers("collect")
     if not collected.get("listed_actions_of") or not plays_dev_games(run, "bc"):
         return {}
-    games = play_dev_games(run, "bc", load_policy(run, "bc"))
+    policy, complete = load_policy(run, "bc"), _is_complete(collected)
+    if complete:
+        policy.shield = keep_action
+    games = play_dev_games(run, "bc", policy)
     metrics, chance = dev_metrics(games), random_success(read(run)[0])
     invalid = [t.invalid or False for g in games for t in g.episode.transitions]
     share = float(np.mean(invalid)) if invalid else 0.0
     success = metrics.get("real_success", 0.0)
-    numbers = {"dev_invalid_actions": share, "random_success": chance}
+    unlisted = _unlisted(games)
+    numbers = {
+        "dev_invalid_actions": share,
+        "dev_unlisted_actions": unlisted,
+        "random_success": chance,
+    }
     if share >= MANY_INVALID:
         reason = f"{percent(share)} of the actions of bc in real dev games are invalid"
     elif success < chance:
@@ -81,9 +94,14 @@ def body(run: Run) -> dict[str, Any]:
             f"bc wins {percent(success)} of the real dev games, and random players won "
             f"{percent(chance)} of the collected episodes"
         )
+    elif complete and unlisted >= MANY_UNLISTED and success < 1:
+        reason = (
+            f"{percent(unlisted)} of the actions of bc in real dev games are taken "
+            "although they are not listed"
+        )
     else:
         return numbers
-    if share >= MANY_INVALID and _is_complete(collected):
+    if share >= MANY_INVALID and complete:
         # The shielded policies play these games anew.
         _rename(run, (BC, UNSHIELDED))
     else:
@@ -98,6 +116,13 @@ def body(run: Run) -> dict[str, Any]:
         file=sys.stderr,
     )
     return numbers | {"shield": "valid", "reason": reason}
+
+
+def _unlisted(games: Sequence[Trajectory]) -> float:
+    """Return the share of actions that are taken and were not in the recorded list."""
+    steps = [t for g in games for t in g.episode.transitions if t.valid_actions]
+    unlisted = [not t.invalid and t.action not in t.valid_actions for t in steps]
+    return float(np.mean(unlisted)) if unlisted else 0.0
 
 
 def _is_complete(collected: Mapping[str, Any]) -> bool:

@@ -5,7 +5,7 @@ import pytest
 
 from dreamgym.agent.config import PolicyConfig
 from dreamgym.agent.rollout import rollout
-from dreamgym.agent.shield import shield_for, valid_shield
+from dreamgym.agent.shield import keep_action, shield_for, valid_shield
 from dreamgym.envs.vector import RealVectorEnv
 from dreamgym.evaluation import evaluate
 from tests import doubles
@@ -78,6 +78,19 @@ def test_what_is_not_listed_is_drawn_again_before_it_is_replaced():
     free = Hesitant(draws=2)
     (t,) = rollout(free, envs, [TASK], key=jax.random.key(0), temperature=1.0)
     assert t.episode.transitions[0].action == "fly"
+
+
+def test_a_policy_can_be_watched_without_replacing_an_action():
+    """The stage `shield` counts the actions that are taken and were not listed."""
+    policy = doubles.Scripted(lambda *_: "go rigth")
+    policy.shield = keep_action
+    envs = RealVectorEnv([doubles.Corridor()], max_steps=4)
+    (t,) = rollout(policy, envs, [TASK], key=jax.random.key(0), temperature=1.0)
+    steps = t.episode.transitions
+    assert [x.action for x in steps] == ["go rigth"] * 4
+    assert all(x.valid_actions and not x.costs for x in steps)
+    unwatched = play(lambda *_: "go rigth", "").episode.transitions
+    assert not any(x.valid_actions for x in unwatched)
 
 
 def test_without_a_shield_nothing_is_replaced():

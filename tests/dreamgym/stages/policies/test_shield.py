@@ -6,7 +6,7 @@ import types
 import pytest
 
 from dreamgym.agent.rollout import Trajectory
-from dreamgym.agent.shield import valid_shield
+from dreamgym.agent.shield import keep_action, valid_shield
 from dreamgym.build.models import policy_config
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run
@@ -15,12 +15,16 @@ from tests import doubles
 from worldmodel.data.records import Episode, Transition
 
 
-def games(invalid, won=0):
-    """Ten dev games of one step: so many have an invalid action, so many are won."""
+def games(invalid, won=0, unlisted=0):
+    """Ten dev games of one step: so many are invalid, not in the list, and won."""
 
     def one(i):
         step = Transition(
-            state=("at 0",), action="fly", next_state=("at 0",), invalid=i < invalid
+            state=("at 0",),
+            action="fly",
+            next_state=("at 0",),
+            invalid=i < invalid,
+            valid_actions=("walk", *("fly",) * (i >= unlisted)),
         )
         episode = Episode(
             id=f"e{i}",
@@ -44,6 +48,7 @@ def decide(
     monkeypatch,
     *,
     invalid=5,
+    unlisted=0,
     won=5,
     shielded_wins=5,
     random_wins=0,
@@ -65,12 +70,15 @@ def decide(
         if name == "bc-shielded":
             assert policy.shield is valid_shield
             return games(0, shielded_wins)
-        assert policy.shield is None
-        return games(invalid, won)
+        complete = listed >= 0.99 and of >= 20
+        assert policy.shield is (keep_action if complete else None)
+        return games(invalid, won, unlisted)
 
     monkeypatch.setattr(stage, "play_dev_games", play)
     monkeypatch.setattr(
-        stage, "paired_dev_games", lambda run, a, b: (play(run, *a), play(run, *b))
+        stage,
+        "paired_dev_games",  # the first ones are those of bc, which were recorded
+        lambda run, _, b: (games(invalid, won, unlisted), play(run, *b)),
     )
     monkeypatch.setattr(stage, "load_policy", lambda *_: doubles.policy())
     monkeypatch.setattr(stage, "read", lambda _: (random_episodes(random_wins), []))
@@ -96,6 +104,7 @@ def test_policies_of_many_invalid_actions_keep_to_a_complete_list(
         {"of": 10},  # too few to tell
         {"invalid": 0, "random_wins": 7, "listed": 0.03},
         {"invalid": 0, "random_wins": 7},
+        {"invalid": 0, "unlisted": 1},  # the list is complete, and few are refused
     ],
 )
 @pytest.mark.parametrize(("wins", "better"), [(10, True), (6, False), (2, False)])
@@ -165,6 +174,8 @@ def test_steps_of_later_choices_are_not_spent_on_the_shield(
     [
         {"invalid": 2},  # few invalid actions, and more wins than random players
         {"of": 0},  # nothing is listed
+        {"invalid": 0, "unlisted": 3, "listed": 0.9},  # mere proposals
+        {"invalid": 2, "unlisted": 2},  # the others are refused
         {"shield": ""},  # the settings say so
     ],
 )
