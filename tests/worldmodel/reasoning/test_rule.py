@@ -213,6 +213,30 @@ def test_the_line_of_an_enumeration_is_quoted(action, quoted):
     assert lines == [quoted] * bool(quoted)
 
 
+@pytest.mark.parametrize(
+    ("action", "quoted"),
+    [
+        ("move 3 1", ["bay 3 | A1 B2", "bay 1: 50 litres"]),  # in the action's order
+        ("move 1 3", ["bay 1: 50 litres", "bay 3 | A1 B2"]),
+        ("move bay 1 to bay 3", ["bay 1: 50 litres", "bay 3 | A1 B2"]),
+        ("move 1 1", ["bay 1: 50 litres"]),
+        ("move 1 4", []),  # there is no bay 4
+        ("move 1 2 to 3", []),
+    ],
+)
+def test_each_number_of_an_action_names_a_line(action, quoted):
+    state = ("bay 1: 50 litres", "bay 2 = empty", "bay 3 | A1 B2", "idle")
+    refused = helpers.transition(state, action, (*state[:-1], "no room"))
+    trace = reasoning.explain(refused, status=False)
+    lines = [line for line in state[:-1] if line in trace]
+    assert sorted(lines, key=trace.index) == quoted
+    # A second enumeration has the numbers as well: which is meant is not known.
+    other = (*state[:-1], "tank 1: 7", "tank 3: 9", "idle")
+    refused = helpers.transition(other, action, (*other[:-1], "no room"))
+    trace = reasoning.explain(refused, status=False)
+    assert ("bay" in trace.removeprefix(action)) == ("bay" in action)
+
+
 def test_enumerated_lines_and_lines_with_names_are_limited_apart():
     state = (
         *("shelf 4 dusty", "shelf 4 holds books", "shelf 5 empty"),
