@@ -20,6 +20,8 @@ MAX_VALID_ACTIONS = 500
 """Valid actions above which a warning is given."""
 MANY_REFUSED = 0.6
 """The share of refused valid actions above which a warning is given."""
+MANY_GUESSES_REFUSED = 0.95
+"""The same for guesses, where no valid actions are listed."""
 MANY_SILENT = 0.5
 """The share of nonsense that is not told from a valid action, for a warning."""
 FEW_TRIED = 20
@@ -149,14 +151,29 @@ def check_choice(findings: Findings, where: str) -> None:
     )
 
 
-def check_random_refused(findings: Findings, traces: Sequence[Trace]) -> None:
-    """Warn where most of the valid actions that were tried are refused as invalid."""
+def check_random_refused(
+    findings: Findings, traces: Sequence[Trace], *, listed: bool
+) -> None:
+    """Warn where most actions of random play are refused as invalid.
+
+    They are `listed` by the environment, or guesses, which may fail more often.
+    """
     steps = [step for trace in traces for step in trace.steps[1:]]
     steps = [step for step in steps if step.action != NONSENSE]  # nothing was listed
     refused = [step.action for step in steps if step.invalid]
-    if len(steps) < FEW_TRIED or len(refused) <= MANY_REFUSED * len(steps):
+    many = MANY_REFUSED if listed else MANY_GUESSES_REFUSED
+    if len(steps) < FEW_TRIED or len(refused) <= many * len(steps):
         return
     action, count = Counter(refused).most_common(1)[0]
+    if not listed:
+        findings.warn(
+            f"{len(refused)} of {len(steps)} guessed actions were refused",
+            f"random play, which has no valid_actions(); such as {action!r:.80}",
+            "define valid_actions(): random players guess from the words in sight, and "
+            "hardly ever guess two values at once; collected episodes of refusals "
+            "teach neither the dream nor the policy",
+        )
+        return
     findings.warn(
         f"{len(refused)} of {len(steps)} actions of valid_actions() were refused",
         f"random play; most often, {count} times, {action!r:.80}",
@@ -209,6 +226,21 @@ def check_refused(findings: Findings, trace: Trace) -> None:
             "leave it out, or write it as step() reads it: policies imitate the plan",
         )
         return
+
+
+def check_tools(player: Player) -> None:
+    """Fault an environment of tools in which no action can do anything."""
+    env = player.env.unwrapped
+    if (
+        isinstance(env, ToolEnv)
+        and not env.tools
+        and type(env).answer is ToolEnv.answer
+    ):
+        player.findings.fault(
+            "there are no tools, and no answer is graded: no action can do anything",
+            type(env).__name__,
+            "mark methods as tools with @tool, or define answer(text)",
+        )
 
 
 def check_tool_results(player: Player, trace: Trace) -> None:

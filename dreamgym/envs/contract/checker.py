@@ -21,6 +21,7 @@ from dreamgym.envs.contract.actions import (
     check_random_refused,
     check_refused,
     check_tool_results,
+    check_tools,
     check_valid_actions,
     checked_actions,
     random_chooser,
@@ -72,6 +73,7 @@ from dreamgym.envs.contract.tasks import (
     sound_tasks,
 )
 from dreamgym.envs.contract.texts import (
+    check_growth,
     check_lines,
     check_options,
     check_speed,
@@ -189,6 +191,7 @@ class _Inspector:
             return
         check_texts(self.findings, task, *start)
         check_options(self.player, task, start[0])
+        check_tools(self.player)
         valid = check_valid_actions(self.player, task)
         plan = self._check_expert(task)
         if (varied := base.as_variations(self.env)) is not None:
@@ -358,6 +361,7 @@ class _Inspector:
             check_memory(self.findings, played)
         check_returns(self.findings, played)
         check_lines(self.findings, played)
+        check_growth(self.findings, played)
         check_early_limits(self.player, played, self.limit)
         others = [*self.random, *self.nonsense]
         check_unearned(self.findings, others, self.expert_traces)
@@ -373,8 +377,8 @@ class _Inspector:
         add_steps_after_end(
             self.findings, self.late_steps[True], self.late_steps[False]
         )
-        if base.as_valid_actions(self.env) is not None:
-            check_random_refused(self.findings, self.random)
+        listed = base.as_valid_actions(self.env) is not None
+        check_random_refused(self.findings, self.random, listed=listed)
         check_nonsense(self.findings, self.nonsense)
         player, limit = self.player, self.limit
         single = self.max_steps == 1 or bool(self.sample and self.sample.length == 1)

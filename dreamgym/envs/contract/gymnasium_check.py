@@ -96,7 +96,8 @@ def check_gymnasium(
             f"reset() without seed and options, then a step, raised {result.reason} "
             f"({result.place})",
             "Gymnasium's own check",
-            "begin some train task where options hold none: Gymnasium's tools do that",
+            "begin some train task where options hold none, and let step() take any "
+            "text: Gymnasium's tools do both",
         )
         return
     if not base.is_deterministic(env) and any(part in message for part in _DRAWS):

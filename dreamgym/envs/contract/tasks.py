@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -87,9 +88,12 @@ def check_splits(player: Player, lister: base.HasTasks) -> None:
                 f"task {wrong[0].id!r}, {len(wrong)} of {len(splits[split])}",
                 f"make it with Task(..., split={split!r})",
             )
-        if len({t.id for t in splits[split]}) < len(splits[split]):
+        counts = Counter(t.id for t in splits[split])
+        if twice := [task_id for task_id, count in counts.items() if count > 1]:
             fault(
-                f"{where} holds an id twice", where, "give every task an id of its own"
+                f"{where} holds an id twice",
+                f"{twice[0]!r:.80}, {len(twice)} such ids of {len(counts)}",
+                "give every task an id of its own",
             )
     for one, other in PAIRS:
         ids = {t.id: _content(t) for t in splits[one]}

@@ -9,10 +9,10 @@ from dreamgym.envs.contract.player import Player, Trace, instruction_of, is_json
 from worldmodel.data.records import Task
 
 MAX_CHARACTERS = 4000
-"""Characters of a first state or an instruction above which a warning is given."""
+"""Characters of a state or an instruction above which a warning is given."""
 
 MAX_LINES = 60
-"""Lines of a first state above which a warning is given."""
+"""Lines of a state or an instruction above which a warning is given."""
 
 SHORTER = (
     "; ShortPages of dreamgym.envs.wrappers leaves out lines that stay as they were"
@@ -43,7 +43,7 @@ def check_options(player: Player, task: Task, observation: str) -> None:
 
 
 def check_texts(findings: Findings, task: Task, obs: str, info: dict) -> None:
-    """Warn of a task without an instruction, and of long texts."""
+    """Warn of a task without an instruction, and of a long one or a long state."""
     where, warn = f"task {task.id!r}", findings.warn
     instruction = instruction_of(task, info)
     if not instruction:
@@ -54,15 +54,39 @@ def check_texts(findings: Findings, task: Task, obs: str, info: dict) -> None:
             "give Task.instruction, or info['instruction'] at reset: the policy "
             "reads it before every action",
         )
-    for what, text in (("state", obs), ("instruction", instruction)):
-        wrapper = SHORTER * (what == "state")
-        if len(text) > MAX_CHARACTERS or len(text.splitlines()) > MAX_LINES:
-            warn(
-                f"a long {what} makes every step slow and every prompt long",
-                f"{where}: {len(text)} characters, {len(text.splitlines())} lines",
-                f"leave out what no action touches{wrapper}; up to {MAX_CHARACTERS} "
-                f"characters and {MAX_LINES} lines are usual",
-            )
+    _check_length(findings, "state", obs, where)
+    _check_length(findings, "instruction", instruction, where)
+
+
+def check_growth(findings: Findings, traces: Sequence[Trace]) -> None:
+    """Warn of the longest state of episodes whose first states are not too long."""
+    states = [
+        (len(step.observation), step.observation, f"task {t.task.id!r}, step {i}")
+        for t in traces
+        if not _is_long(t.steps[0].observation)
+        for i, step in enumerate(t.steps)
+        if _is_long(step.observation)
+    ]
+    if states:
+        _, longest, where = max(states)
+        _check_length(findings, "state", longest, where)
+
+
+def _is_long(text: str) -> bool:
+    return len(text) > MAX_CHARACTERS or len(text.splitlines()) > MAX_LINES
+
+
+def _check_length(findings: Findings, what: str, text: str, where: str) -> None:
+    """Warn of a text that is long."""
+    if not _is_long(text):
+        return
+    wrapper = SHORTER * (what == "state")
+    findings.warn(
+        f"a long {what} makes every step slow and every prompt long",
+        f"{where}: {len(text)} characters, {len(text.splitlines())} lines",
+        f"leave out what no action touches{wrapper}; up to {MAX_CHARACTERS} "
+        f"characters and {MAX_LINES} lines are usual",
+    )
 
 
 def check_lines(findings: Findings, traces: Sequence[Trace]) -> None:

@@ -42,7 +42,8 @@ def check_wins(
         )
     if unplanned:
         findings.warn(
-            "the expert has no plan for some tasks",
+            "the expert has no plan for "
+            + ("some tasks" if planned else "any of the tasks that were played"),
             f"task {unplanned[0].id!r}, {len(unplanned)} of the tasks played",
             "leave it where it cannot plan: other tasks, and random play that won, "
             "are imitated",

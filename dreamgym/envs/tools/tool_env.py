@@ -104,6 +104,9 @@ class ToolEnv(TextEnv):
                     f"{name!r}, in which every ToolEnv holds its episode: give it "
                     "another name"
                 )
+        for name in ("step_reward", "invalid_reward", "max_episode_steps"):
+            where = f"{cls.__qualname__} ({cls.__module__})"
+            _refuse_text(f"{where}: {name} must be a number", getattr(cls, name))
         for name, method in tools.items():
             if name in HOOKS or hasattr(ToolEnv, name):
                 raise TypeError(
@@ -140,12 +143,21 @@ class ToolEnv(TextEnv):
         """End the episode; without a reward it pays 1 for success and 0 otherwise.
 
         The reward is added to what the step has earned so far.
+
+        Raises:
+          TypeError: one of them is a text.
         """
+        _refuse_text("finish() expected a bool", success)
         self._success = bool(success)
         self.add_reward(float(success) if reward is None else reward)
 
     def add_reward(self, amount: float | int) -> None:
-        """Add to the reward of the present step."""
+        """Add to the reward of the present step.
+
+        Raises:
+          TypeError: the amount is a text.
+        """
+        _refuse_text("a reward must be a number", amount)
         self._reward += float(amount)
 
     @staticmethod
@@ -350,6 +362,12 @@ class ToolEnv(TextEnv):
         for signature in self.tools.values():
             return write_call(signature.name, dict.fromkeys(signature.hints, "..."))
         return "none: this environment has no tools, define answer(text)"
+
+
+def _refuse_text(expected: str, value: Any) -> None:
+    """Raise TypeError for a text, which Python would read as true, or as a number."""
+    if isinstance(value, str | bytes):
+        raise TypeError(f"{expected}, got the text {value!r:.80}")
 
 
 def _explain(error: Exception, what: Any) -> str:

@@ -80,7 +80,7 @@ WARNINGS = {
     # The faults of a phone are hidden, and the expert knows them.
     "tau2": ["the expert acts differently where the agent sees the same"],
     "bare": HINTS,
-    "dream": HINTS[:2],
+    "dream": [*HINTS[:2], "297 of 297 guessed actions were refused"],
     "textworld": ["the expert acts differently where the agent sees the same"],
 }
 

@@ -14,6 +14,7 @@ import pytest
 
 from dreamgym.envs import base
 from dreamgym.envs.contract import checker
+from dreamgym.envs.tools.tool_env import ToolEnv
 from tests import doubles
 from worldmodel.data.records import Task
 
@@ -277,6 +278,16 @@ class Twice(doubles.Corridor):
         return list(super().tasks(split)) * 2
 
 
+class Toolless(ToolEnv):
+    def tasks(self, split):
+        first = 10 * base.SPLITS.index(split)
+        names = [f"t{n}" for n in range(first, first + 5)]
+        return [Task(id=n, instruction=f"do {n}", split=split) for n in names]
+
+    def start(self, task):
+        return f"box {task.id}"
+
+
 class NoJson(doubles.Corridor):
     def tasks(self, split):
         tasks = super().tasks(split)
@@ -329,6 +340,7 @@ class Surrogate(doubles.Corridor):
         (Untold, r"^a task's instruction must be a text, got None$"),
         (Flood, "^step returned a text that is too long$"),
         (Hangs, r"^step raised EnvironmentTimeout: no answer within 0\.05 s"),
+        (Toolless, "no tools, and no answer is graded: no action can do anything"),
         (NamedBadly, r"^info\['rewards'\] must be a dict of numbers$"),
         (SaysNo, r"^info\['success'\] must be a bool, got 'no'$"),
         (Quits, r"^step raised RuntimeError: it called sys.exit\('cannot go right'\)"),

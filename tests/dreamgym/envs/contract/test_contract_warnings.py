@@ -138,6 +138,28 @@ class Wordy(doubles.Corridor):
         return f"{obs}\n{'word ' * 1000}", info
 
 
+class Growing(doubles.Corridor):
+    """Its states hold all that was said."""
+
+    def step(self, action):
+        obs, *rest = super().step(action)
+        said = "\n".join(["and so on"] * 200)
+        return f"{obs}\n{said}", *rest
+
+
+class Unplanned(doubles.Corridor):
+    def expert(self):
+        return []
+
+
+class Guessed(doubles.Bare):
+    """It takes no action that could be guessed."""
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(f"7-{action}")
+        return obs, reward, terminated, truncated, info | {"invalid": True}
+
+
 class Limited(doubles.Corridor):
     max_episode_steps = 1
 
@@ -244,6 +266,9 @@ class Crowded(doubles.Corridor):
             "of test have the same instruction and first state as tasks of dev",
         ),
         (Wordy, "a long state makes every step slow"),
+        (Growing, "a long state makes every step slow"),
+        (Unplanned, "the expert has no plan for any of the tasks that were played"),
+        (Guessed, r"^(\d+) of \1 guessed actions were refused"),
         (Limited, "the expert's plan is longer than max_episode_steps = 1"),
         (Crowded, r"valid_actions\(\) returns 501 actions"),
         (NoWins, "no plan of an expert was played to its end, and no random play won"),

@@ -1,5 +1,6 @@
 """Tools from type hints: signatures, checked calls, errors that are states."""
 
+import inspect
 from typing import Literal
 
 import pytest
@@ -433,6 +434,24 @@ def test_a_tool_without_a_type_is_refused_where_it_is_written():
         class _Star(ToolEnv):
             @tool
             def f(self, *x: int): ...
+
+
+def test_texts_in_place_of_numbers_and_truth_values_are_refused():
+    """`bool("no")` is true, and the agent is not to blame for `float("yes")`."""
+    for name in ("step_reward", "invalid_reward", "max_episode_steps"):
+        wanted = rf"_Texts \(.*\): {name} must be a number, got the text '-0.1'$"
+        with pytest.raises(TypeError, match=wanted):
+            type("_Texts", (ToolEnv,), {name: "-0.1", "__qualname__": "_Texts"})
+
+    # Without the check of type hints that the tests have.
+    env, finish, add_reward = (
+        ToolEnv(),
+        *map(inspect.unwrap, (ToolEnv.finish, ToolEnv.add_reward)),
+    )
+    with pytest.raises(TypeError, match=r"finish\(\) expected a bool, got the text"):
+        finish(env, "no")
+    with pytest.raises(TypeError, match="a reward must be a number, got the text '1'"):
+        add_reward(env, "1")
 
 
 def test_a_method_cannot_hide_what_every_episode_is_held_in():
