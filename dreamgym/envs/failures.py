@@ -193,12 +193,26 @@ def error_place(error: BaseException) -> str:
 
 
 def _place_in(frames: traceback.StackSummary) -> str:
-    library = Path(sysconfig.get_path("stdlib"))
+    """Return the place of the last frame outside the library, or of the last one.
+
+    Where a method of a user's class calls one of ours with a wrong argument, that is
+    the user's line.
+    """
+    library, package = Path(sysconfig.get_path("stdlib")), Path(__file__).parents[1]
+    helper = None
     for frame in reversed(frames):
-        inside = Path(frame.filename).is_relative_to(library)
+        path = Path(frame.filename)
+        inside = path.is_relative_to(library)
         ours = frame.filename == __file__
-        if "site-packages" in frame.filename or not (
+        if "site-packages" not in frame.filename and (
             inside or ours or frame.filename.startswith("<")
         ):
-            return f"{Path(frame.filename).name}:{frame.lineno}"
-    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
+            continue
+        if path.is_relative_to(package / "envs/tools"):
+            helper = helper or frame
+            continue
+        if helper is None or not path.is_relative_to(package):
+            return f"{path.name}:{frame.lineno}"
+        break  # no method of a user called ours
+    last = helper or frames[-1]
+    return f"{Path(last.filename).name}:{last.lineno}"

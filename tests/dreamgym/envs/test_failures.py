@@ -1,5 +1,7 @@
 """The edge to foreign code: deadlines, Ctrl-C that is swallowed, what is down."""
 
+import functools
+import inspect
 import os
 import signal
 import sys
@@ -15,6 +17,7 @@ from dreamgym.envs.failures import (
     guarded,
 )
 from dreamgym.envs.interrupts import check_interrupt, interrupt_handler
+from dreamgym.envs.tools.tool_env import ToolEnv
 from tests import doubles
 
 
@@ -63,6 +66,18 @@ def test_an_environment_that_ends_the_process_is_a_bad_game():
     failure = guarded(doubles.Corridor(), lambda: sys.exit(3))
     assert failure.reason == "RuntimeError: it called sys.exit(3)"
     assert failure.place.startswith("test_failures.py:")
+
+
+def test_the_place_of_a_wrong_argument_is_the_line_of_the_user():
+    env = ToolEnv()
+    finish = inspect.unwrap(ToolEnv.finish)  # without the tests' check of type hints
+    failure = guarded(env, lambda: finish(env, "yes"))
+    assert failure.reason.startswith("TypeError: finish() expected a bool")
+    assert failure.place.startswith("test_failures.py:")
+    # Where no method of a user stands between, it is our own line.
+    failure = guarded(env, functools.partial(env.step, "stop"))
+    assert failure.reason.startswith("RuntimeError: step() needs a running episode")
+    assert failure.place.startswith("tool_env.py:")
 
 
 def test_an_environment_that_is_down_is_no_bad_game():
