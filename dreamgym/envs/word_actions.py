@@ -5,6 +5,7 @@ a language model nobody can guess what an environment understands; but instructi
 often say it (`flip N`), and one word of an action that was taken can be exchanged.
 """
 
+import itertools
 import re
 from collections.abc import Sequence
 
@@ -23,6 +24,8 @@ PHRASE = 0.7
 """Probability of a phrase of the instruction, else of a few random words."""
 FORM = 0.5
 """Probability that the phrase is one with a placeholder, where there are any."""
+NUMBER = 0.5
+"""Probability that a placeholder stands for a number, where there are any."""
 MAX_PHRASE = 6
 """Words of a phrase that may be an action, at most."""
 MAX_WORDS = 3
@@ -49,7 +52,8 @@ def make_action(
     It is an action of `taken`, one of these with another word in a place, a short
     phrase of the instruction or a few words. A placeholder of a phrase, which is a word
     in capitals or in brackets as in `go DIRECTION` and `open [box]`, is replaced by a
-    word of the state or the instruction.
+    word of the state or the instruction: each spelling of words (a name, a date) is as
+    likely as another one, and numbers more, so that values are found among many words.
 
     Args:
       rng: where the draws come from.
@@ -98,25 +102,42 @@ def _is_placeholder(word: str, sight: Sequence[str]) -> bool:
 def _with_other_word(
     rng: np.random.Generator, action: str, words: Sequence[str]
 ) -> str:
-    """Return an action with another word in one place, a number for a number."""
+    """Return an action with another word in one place, of the same spelling if any."""
     parts = action.split()
     if not parts or not words:
         return action
     place = int(rng.integers(len(parts)))
-    numbers = [word for word in words if word.isdecimal()]
-    of_a_kind = numbers if numbers and parts[place].isdecimal() else words
-    parts[place] = _choose(rng, of_a_kind)
+    alike = _by_spelling(words).get(_spelling(parts[place]), words)
+    parts[place] = _choose(rng, alike)
     return " ".join(parts)
 
 
 def _substitute(
     rng: np.random.Generator, placeholder: str, words: Sequence[str]
 ) -> str:
-    """Return a word for a placeholder, in half of the cases a number."""
+    """Return a word for a placeholder: a number, or of a spelling that is drawn."""
+    if not words:
+        return placeholder
     numbers = [word for word in words if word.isdecimal()]
-    if numbers and rng.random() < 0.5:
+    if numbers and rng.random() < NUMBER:
         return _choose(rng, numbers)
-    return _choose(rng, words) if words else placeholder
+    spellings = [*_by_spelling(words).values()]
+    return _choose(rng, spellings[int(rng.integers(len(spellings)))])
+
+
+def _by_spelling(words: Sequence[str]) -> dict[str, list[str]]:
+    """Return the words by their spelling."""
+    out: dict[str, list[str]] = {}
+    for word in words:
+        out.setdefault(_spelling(word), []).append(word)
+    return out
+
+
+def _spelling(word: str) -> str:
+    """Return what kind of word it looks like: `0-0-0` for a date, `Aa` for a name."""
+    kinds = ("0" if c.isdigit() else "A" if c.isupper() else "a" for c in word)
+    marks = (k if c.isalnum() else c for k, c in zip(kinds, word, strict=True))
+    return "".join(c for c, _ in itertools.groupby(marks))
 
 
 def _choose(rng: np.random.Generator, texts: Sequence[str]) -> str:

@@ -34,6 +34,21 @@ def test_forms_of_the_instruction_are_filled_with_words_of_the_state():
     assert words <= seen | {w.strip(".:,[]") for w in seen}
 
 
+def test_values_of_several_spellings_are_found_among_many_words():
+    dates, times = ("2026-12-03", "2026-12-04"), ("09:30", "12:00")
+    state = (f"days {' '.join(dates)}", f"times {' '.join(times)}", "a b c d e f g h")
+    actions = made("Actions: book DATE TIME.", state)
+    # Of 17 words one pair of two in 17^2 would fit; spellings are 4.
+    fitting = sum(actions[f"book {d} {t}"] for d in dates for t in times)
+    assert fitting > 0.03 * sum(actions.values())
+    # A value is exchanged for another one of its spelling.
+    actions = made("Do it.", state, taken=["book 2026-12-03 12,50 Ana"])
+    assert actions["book 2026-12-04 12,50 Ana"] > 50
+    assert not any("book 09:30" in action for action in actions)
+    assert actions["book 2026-12-03 12,50 Do"] > 50  # a name, by its spelling
+    assert actions["book 2026-12-03 09:30 Ana"] > 10  # nothing else is spelt so
+
+
 def test_one_word_of_what_was_taken_is_exchanged_a_number_for_a_number():
     actions = made("Do what is right.", taken=["turn wheel 1"])
     total = sum(actions.values())

@@ -381,6 +381,15 @@ def hidden(mean, count, *, deterministic=True):
             "demonstrations",
         ),
         (
+            evidence(
+                warmstart=row(0.4, invalid=0.93),
+                stages=STAGES | {"collect": {"listed_actions_of": 0}},
+            ),
+            "invalid actions",
+            "and none were listed",
+            "Define valid_actions()",
+        ),
+        (
             evidence(bc=0.4, curve=[{"informative_groups": x} for x in (0.0, 0.1)]),
             "little signal",
             "ended differently in 5 % of the groups",
