@@ -49,6 +49,13 @@ def check_wins(
             "are imitated",
         )
     lost = bool(random) and not any(trace.won for trace in random)
+    silent = [
+        t for t in random if t.last.terminated and t.last.success is None and not t.won
+    ]
+    unsaid = (
+        f"; or report info['success'] at the last step: {len(silent)} of these tasks "
+        "terminated without it, and then only a positive return counts as won"
+    )
     if not broken_expert and not planned and lost:
         findings.warn(
             "no plan of an expert was played to its end, and no random play won",
@@ -56,7 +63,7 @@ def check_wins(
             f"{max(trace.length for trace in random)} steps each",
             "imitation needs won episodes: give expert(), for some tasks at least, or "
             "make tasks that random play wins now and then (shorter ones, or a larger "
-            "max_episode_steps)",
+            f"max_episode_steps){unsaid * bool(silent)}",
         )
     if won := [trace for trace in nonsense if trace.won]:
         findings.warn(

@@ -179,6 +179,19 @@ class NoWins(doubles.Corridor):
         return ["dance"]
 
 
+class Unsaid(doubles.Corridor):
+    """Ends at a random move with a negative return, and misspells success."""
+
+    expert = None
+
+    def step(self, action):
+        obs, _, _, _, info = super().step(action)
+        self.open = False
+        rewards = {name: -0.1 for name in info["rewards"]}
+        info = {"rewards": rewards, "sucess": True, "invalid": False}
+        return obs, sum(rewards.values()), True, False, info
+
+
 class Listless(doubles.Corridor):
     def valid_actions(self):
         return []
@@ -289,6 +302,14 @@ def test_the_checker_warns(env, what):
     report = checker.check(env(), limit=30, make=env)
     assert report.faults == (), report.text("env")
     assert [w for w in report.warnings if re.search(what, w.what)], report.text("env")
+
+
+@pytest.mark.parametrize(("env", "said"), [(Unsaid, True), (NoWins, False)])
+def test_ends_without_a_positive_return_need_to_say_success(env, said):
+    report = checker.check(env(), limit=30)
+    (warning,) = [w for w in report.warnings if "no random play won" in w.what]
+    wanted = "terminated without it, and then only a positive return counts as won"
+    assert (wanted in warning.cure) == said
 
 
 def test_an_expert_that_plans_for_some_tasks_is_no_fault():
