@@ -302,7 +302,8 @@ class _Inspector:
             self.findings.fault(
                 REPLAYS,
                 f"task {task.id!r}, {what}, {differs}",
-                "draw what belongs to a task from a generator that the task seeds "
+                "begin the task that options['task'] holds, and "
+                "draw what belongs to it from a generator that the task seeds "
                 "(each play has another seed of reset, except where the task has one: "
                 "options={'seed': n}); where steps draw lots, declare "
                 "`deterministic = False`",
