@@ -69,8 +69,9 @@ class PolicyConfig:
     "module:function" what a function of (task, state, action, valid actions or None)
     returns. A replaced action has the cost "shielded". A dream lists no valid actions,
     so that "valid" works in real environments alone. "auto" is "valid" where it is
-    needed and harmless: at least 30 % of the actions of `bc` in real dev games are
-    invalid, and the list holds what the collected episodes needed (stage `shield`)."""
+    needed and harmless, which real dev games of `bc` tell: many of its actions are
+    invalid, or taken but not in a complete list, or it wins less than random play
+    (stage `shield`)."""
     max_redraws: int = 6
     """Draws, at most, that replace an action which the present state has refused before
     in the episode, or which the shield "valid" would replace; the last one is taken

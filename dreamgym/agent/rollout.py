@@ -70,7 +70,7 @@ class _Slot:
     transitions: list[Transition]
     turns: list[Turn]
     valid_actions: tuple[str, ...] = ()
-    """Those that the policy reads; they are recorded."""
+    """Those that the policy reads, or that are only recorded (keep_action)."""
     allowed: frozenset[str] = frozenset()
     """Those that the policy keeps to; if empty, it keeps to none."""
     refused: RefusedActions = dataclasses.field(default_factory=RefusedActions)

@@ -195,8 +195,7 @@ def error_place(error: BaseException) -> str:
 def _place_in(frames: traceback.StackSummary) -> str:
     """Return the place of the last frame outside the library, or of the last one.
 
-    Where a method of a user's class calls one of ours with a wrong argument, that is
-    the user's line.
+    Where a tool of a user calls ToolEnv with a wrong argument, that is the user's line.
     """
     library, package = Path(sysconfig.get_path("stdlib")), Path(__file__).parents[1]
     helper = None
@@ -211,8 +210,9 @@ def _place_in(frames: traceback.StackSummary) -> str:
         if path.is_relative_to(package / "envs/tools"):
             helper = helper or frame
             continue
-        if helper is None or not path.is_relative_to(package):
+        packaged = path.is_relative_to(package) or "site-packages" in frame.filename
+        if helper is None or not packaged:
             return f"{path.name}:{frame.lineno}"
-        break  # no method of a user called ours
+        break  # a wrapper, or a caller of ours, but no tool
     last = helper or frames[-1]
     return f"{Path(last.filename).name}:{last.lineno}"

@@ -33,7 +33,7 @@ from dreamgym.build.real.step_limit import (
 )
 from dreamgym.config.budget import expert_weight
 from dreamgym.config.settings import RunConfig
-from dreamgym.envs.base import is_deterministic
+from dreamgym.envs.base import as_valid_actions, is_deterministic
 from dreamgym.envs.limits import StepLimit
 from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run, RunError
@@ -146,7 +146,7 @@ def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
         "real_transitions": 0,  # they are counted as they are taken
         # Of the expert's actions; without one, of those not taken from the list.
         "listed_actions": listed.json()["mean"],
-        "listed_actions_of": listed.count,
+        "listed_actions_of": None if as_valid_actions(env) is None else listed.count,
     }
     return _write(run, train_episodes, dev_episodes, limit) | numbers | counts
 

@@ -359,7 +359,7 @@ class LocalExperienceModel(CachingExperienceModel):
         padded[: len(fits)] = seeds
         keys = jax.vmap(jax.random.key)(padded)
         banned = np.stack([tok.unused_line_mask(len(queries[i].state)) for i in fits])
-        for name in ("same", "swap"):
+        for name in ("same", "swap", "with"):
             banned[:, tok.control(name)] = ~np.array([may_refer[i] for i in fits])
         banned |= np.stack([contexts[i].tokenizer.unused_references() for i in fits])
         replies = generate(

@@ -24,8 +24,10 @@ MAX_LINE_WORDS = 12
 """Words of a line that a trace quotes, at most."""
 MIN_NAME_LETTERS = 3
 """Letters of a word of an action that may name something; `on` and `to` do not."""
-_SEPARATOR = re.compile(r"[:|=]")
-"""What stands between the name of an enumerated line and its value."""
+MAX_NAMED = 2
+"""Numbers of an action that name a line each, as in `move 4 1`; more are values."""
+_SEPARATOR = re.compile(r"(?<=\d)\s*(?:[|=]|:(?!\d))")
+"""What stands between the number of an enumerated line and its value, not in 7:30."""
 MAX_ROWS = 3
 """Rows of a grid that a trace quotes, at most; of more it quotes none. The same for the
 lines that hold a name of the action."""
@@ -196,27 +198,27 @@ def _enumerated_lines(lines: Sequence[str], action: tuple[str, ...]) -> list[str
     Lines are enumerated where several begin with the same words, and then with other
     numbers: `switch 3 off` and `switch 4 off`, or `cell 1 2 lit` and `cell 1 3 lit`.
     Numbers name one of them where they stand behind its words, as in `flip switch 4`,
-    or alone behind the verb, as in `flip 4`; in `get 1 stick` they count. Several
-    numbers alone, as in `move 4 1`, name a line each if there is none of them together.
+    or alone behind the verb, as in `flip 4`; in `get 1 stick` they count. Two numbers
+    alone, as in `move 4 1`, name a line each if there is none of them together.
     """
-    by_opening: dict[tuple[str, ...], dict[tuple[str, ...], list[str]]] = {}
+    lines_of: dict[tuple[str, ...], dict[tuple[str, ...], list[str]]] = {}
     for line in lines:
         opening, key = _numbered(tuple(words(_SEPARATOR.split(line)[0])))
         if opening and key:
-            by_opening.setdefault(opening, {}).setdefault(key, []).append(line)
+            lines_of.setdefault(opening, {}).setdefault(key, []).append(line)
+    by_opening = {x: by_key for x, by_key in lines_of.items() if len(by_key) > 1}
     named = [_numbered(action[i:]) for i in range(1, len(action))]
     only = tuple(itertools.takewhile(is_number, action[1:]))
     alone = only if action and not is_number(action[0]) and only == action[1:] else ()
     together = [(x, alone) for x, by_key in by_opening.items() if alone in by_key]
     each = [(number,) for number in alone]
     openings = [x for x, by_key in by_opening.items() if by_key.keys() >= {*each}]
-    if not together and len(openings) == 1:
+    if not together and len(each) == MAX_NAMED and len(openings) == 1:
         together = [(openings[0], key) for key in each]
     return [
         line
         for opening, key in dict.fromkeys([*named, *together])
-        if len(by_opening.get(opening, {})) > 1
-        for line in by_opening[opening].get(key, ())
+        for line in by_opening.get(opening, {}).get(key, ())
     ]
 
 

@@ -367,7 +367,7 @@ def parse_reply(
     nothing, and which no edit of a real transition does.
     """
     parts = _split(tok, ids)
-    reasoning, script, full, old = "", [], None, ""
+    reasoning, script, full = "", [], None
     reward, outcome, error = 0.0, "go", None
     for position, (name, run) in enumerate(parts):
         text = tok.decode(run)
@@ -387,11 +387,11 @@ def parse_reply(
                 lines = (*last.lines, index, *moved[1:])
                 last = edits.Edit(last.index, lines)
             script.append(last)
-        elif name == "swap":
-            old = text
+        elif name == "with" and parts[position - 1][0] != "swap":
+            error = f"words for no swap: {text!r}"
         elif name == "with" and script:
             new, *more = text.split("\n")
-            swap = edits.Swap(old, new)
+            swap = edits.Swap(tok.decode(parts[position - 1][1]), new)
             script[-1] = edits.Edit(script[-1].index, (swap, *_lines("\n".join(more))))
         elif name == "reward":
             try:

@@ -169,9 +169,9 @@ def check_random_refused(
         findings.warn(
             f"{len(refused)} of {len(steps)} guessed actions were refused",
             f"random play, which has no valid_actions(); such as {action!r:.80}",
-            "define valid_actions(): random players guess from the words in sight, and "
-            "hardly ever guess two values at once; collected episodes of refusals "
-            "teach neither the dream nor the policy",
+            "define valid_actions(): random players guess from the words in sight, or "
+            "from the action space, and hardly ever guess several values at once; "
+            "episodes of refusals teach neither the dream nor the policy",
         )
         return
     findings.warn(

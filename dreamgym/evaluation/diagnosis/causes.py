@@ -138,11 +138,11 @@ def invalid_actions(evidence: Evidence) -> Cause | None:
     share = row.get("invalid_action_rate")
     if share is None or share <= HIGH_INVALID:
         return None
-    if evidence.number("collect", "listed_actions_of") == 0:
+    if evidence.stages.get("collect", {}).get("listed_actions_of", 0) is None:
         return Cause(
             "invalid actions",
-            f"{percent(share)} of the warm start's actions are invalid, and none were "
-            "listed while episodes were collected.",
+            f"{percent(share)} of the warm start's actions are invalid, and the "
+            "environment lists no valid ones.",
             "Define valid_actions() in the environment, some tens of actions where "
             "there are many: random players then take real actions, from which the "
             "dream learns what they do, and policies can be kept to them "

@@ -33,11 +33,12 @@ from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
 from dreamgym.training.selection import is_better
 from worldmodel.data import processes
+from worldmodel.data.invalid_actions import is_invalid
 
 MANY_INVALID = 0.3
 """Share of invalid actions from which on policies keep to the valid ones."""
 MANY_UNLISTED = 0.05
-"""Share of actions that are taken and stand not in a complete list, from which on dev
+"""Share of actions that are taken but are not in a complete list, from which on dev
 games are played with the list as well. One such action can lose a game."""
 LISTED = 0.99
 """Share of the expert's actions that must stand in a complete list."""
@@ -62,8 +63,8 @@ def body(run: Run) -> dict[str, Any]:
 
     Policies need one where MANY_INVALID of the actions of `bc` in real dev games are
     invalid, where `bc` wins fewer of them than random players won in collection, or
-    where MANY_UNLISTED are taken but not in a complete list (`_is_complete`), such as a
-    tool's call with a wrong amount. They then keep to the valid actions if many are
+    where it loses some and MANY_UNLISTED are taken but not in a complete list
+    (`_is_complete`), such as a tool's call with a wrong amount. They then keep to the valid actions if many are
     invalid and the list is complete, or if `bc` wins more of the dev games with it. The
     marker holds the `shield`, which `policy_config` reads, and its `reason`.
     """
@@ -94,9 +95,9 @@ def body(run: Run) -> dict[str, Any]:
             f"bc wins {percent(success)} of the real dev games, and random players won "
             f"{percent(chance)} of the collected episodes"
         )
-    elif complete and unlisted >= MANY_UNLISTED and success < 1:
+    elif complete and (unlisted or 0.0) >= MANY_UNLISTED and success < 1:
         reason = (
-            f"{percent(unlisted)} of the actions of bc in real dev games are taken "
+            f"{percent(unlisted or 0.0)} of the actions of bc in real dev games are taken "
             "although they are not listed"
         )
     else:
@@ -118,11 +119,14 @@ def body(run: Run) -> dict[str, Any]:
     return numbers | {"shield": "valid", "reason": reason}
 
 
-def _unlisted(games: Sequence[Trajectory]) -> float:
-    """Return the share of actions that are taken and were not in the recorded list."""
+def _unlisted(games: Sequence[Trajectory]) -> float | None:
+    """Return the share of actions that are taken and were not in the recorded list.
+
+    None where no list was recorded.
+    """
     steps = [t for g in games for t in g.episode.transitions if t.valid_actions]
-    unlisted = [not t.invalid and t.action not in t.valid_actions for t in steps]
-    return float(np.mean(unlisted)) if unlisted else 0.0
+    unlisted = [t.action not in t.valid_actions and not is_invalid(t) for t in steps]
+    return float(np.mean(unlisted)) if unlisted else None
 
 
 def _is_complete(collected: Mapping[str, Any]) -> bool:

@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 
+import gymnasium
 import pytest
 
 from dreamgym.envs import base
@@ -77,6 +78,9 @@ def test_the_place_of_a_wrong_argument_is_the_line_of_the_user():
     # Where no method of a user stands between, it is our own line.
     failure = guarded(env, functools.partial(env.step, "stop"))
     assert failure.reason.startswith("RuntimeError: step() needs a running episode")
+    assert failure.place.startswith("tool_env.py:")
+    wrapped = gymnasium.Wrapper(env)
+    failure = guarded(env, functools.partial(wrapped.step, "stop"))
     assert failure.place.startswith("tool_env.py:")
 
 

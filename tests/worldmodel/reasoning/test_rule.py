@@ -222,6 +222,7 @@ def test_the_line_of_an_enumeration_is_quoted(action, quoted):
         ("move 1 1", ["bay 1: 50 litres"]),
         ("move 1 4", []),  # there is no bay 4
         ("move 1 2 to 3", []),
+        ("move 1 2 3", []),  # three numbers are values, such as of a place in a grid
     ],
 )
 def test_each_number_of_an_action_names_a_line(action, quoted):
@@ -235,6 +236,23 @@ def test_each_number_of_an_action_names_a_line(action, quoted):
     refused = helpers.transition(other, action, (*other[:-1], "no room"))
     trace = reasoning.explain(refused, status=False)
     assert ("bay" in trace.removeprefix(action)) == ("bay" in action)
+
+
+@pytest.mark.parametrize(
+    ("state", "action", "quoted"),
+    [
+        # A time is a number of its own, and what stands before a colon is no value.
+        (("slot 7:00 free", "slot 7:30 free", "slot 8:00 taken"), "book 7:30", 1),
+        (("exit: room 3 dark", "exit: room 4 lit"), "enter 4", 1),
+        # Lines that are no enumeration change nothing.
+        (("turn 1", "bay 1 | A", "bay 2 | B"), "move 2 2", 2),
+        (("day 4 1", "bay 1 | A", "bay 4 | B"), "move 4 4", 2),
+    ],
+)
+def test_what_ends_the_number_of_an_enumerated_line(state, action, quoted):
+    refused = helpers.transition((*state, "idle"), action, (*state, "no room"))
+    trace = reasoning.explain(refused, status=False)
+    assert [i for i, line in enumerate(state) if line in trace] == [quoted]
 
 
 def test_enumerated_lines_and_lines_with_names_are_limited_apart():

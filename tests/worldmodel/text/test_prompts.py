@@ -280,6 +280,25 @@ def test_a_moved_line_that_is_not_there_or_has_no_edit(tok):
     assert prompts.parse_reply(tok, loose, ("a", "b")).next_state == ("a", "b")
 
 
+def test_words_are_added_by_a_swap_and_not_without_one(tok):
+    end = [tok.control("reward"), *tok.encode("0"), tok.control("outcome")]
+    end += [tok.control("go")]
+    before = ("a b", "c d")
+    line, swap, new = tok.line(0), tok.control("swap"), tok.control("with")
+    added = [tok.control("next"), line, swap, new, *tok.encode("x"), *end]
+    got = prompts.parse_reply(tok, added, before)
+    assert (got.error, got.next_state) == (None, ("a b x", "c d"))
+    for edit in (
+        [line, new, *tok.encode("x")],
+        [line, *tok.encode("y"), new, *tok.encode("x")],
+        # The words of a swap are those of one replacement.
+        [line, swap, *tok.encode("b"), new, *tok.encode("x"), tok.line(1), new],
+        [line, swap, *tok.encode("b"), tok.line(1), new, *tok.encode("x")],
+    ):
+        got = prompts.parse_reply(tok, [tok.control("next"), *edit, *end], before)
+        assert (got.error or "").startswith("words for no swap")
+
+
 def test_turns_by_hand(tok):
     e = helpers.lamp_and_door()
     context = prompts.policy_context_ids(tok, e.task, ("a", "b"), ("x",), history=1)

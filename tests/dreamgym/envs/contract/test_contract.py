@@ -1,6 +1,7 @@
 """The contract over every environment here, and over what is legitimate."""
 
 import itertools
+import re
 import warnings
 
 import gymnasium
@@ -80,7 +81,7 @@ WARNINGS = {
     # The faults of a phone are hidden, and the expert knows them.
     "tau2": ["the expert acts differently where the agent sees the same"],
     "bare": HINTS,
-    "dream": [*HINTS[:2], "297 of 297 guessed actions were refused"],
+    "dream": [*HINTS[:2], "N of N guessed actions were refused"],
     "textworld": ["the expert acts differently where the agent sees the same"],
 }
 
@@ -115,7 +116,8 @@ def test_environment_keeps_the_contract(name):
     assert report.faults == ()
     assert set(report.checks) == (ALWAYS | HAS[name]) - LACKS.get(name, set())
     hints = WARNINGS.get(name, ())
-    assert {w.what for w in report.warnings} == set(hints)
+    counts = re.compile(r"^(\d+) of \1 ")
+    assert {counts.sub("N of N ", w.what) for w in report.warnings} == set(hints)
 
 
 def test_a_wrapped_environment_keeps_the_contract_with_its_capabilities():

@@ -383,10 +383,10 @@ def hidden(mean, count, *, deterministic=True):
         (
             evidence(
                 warmstart=row(0.4, invalid=0.93),
-                stages=STAGES | {"collect": {"listed_actions_of": 0}},
+                stages=STAGES | {"collect": {"listed_actions_of": None}},
             ),
             "invalid actions",
-            "and none were listed",
+            "and the environment lists no valid ones",
             "Define valid_actions()",
         ),
         (

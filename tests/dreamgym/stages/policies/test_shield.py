@@ -175,7 +175,8 @@ def test_steps_of_later_choices_are_not_spent_on_the_shield(
         {"invalid": 2},  # few invalid actions, and more wins than random players
         {"of": 0},  # nothing is listed
         {"invalid": 0, "unlisted": 3, "listed": 0.9},  # mere proposals
-        {"invalid": 2, "unlisted": 2},  # the others are refused
+        {"invalid": 2, "unlisted": 2},  # those are refused
+        {"invalid": 0, "unlisted": 3, "won": 10},  # there is nothing to gain
         {"shield": ""},  # the settings say so
     ],
 )
