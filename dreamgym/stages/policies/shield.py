@@ -64,9 +64,10 @@ def body(run: Run) -> dict[str, Any]:
     Policies need one where MANY_INVALID of the actions of `bc` in real dev games are
     invalid, where `bc` wins fewer of them than random players won in collection, or
     where it loses some and MANY_UNLISTED are taken but not in a complete list
-    (`_is_complete`), such as a tool's call with a wrong amount. They then keep to the valid actions if many are
-    invalid and the list is complete, or if `bc` wins more of the dev games with it. The
-    marker holds the `shield`, which `policy_config` reads, and its `reason`.
+    (`_is_complete`), such as a tool's call with a wrong amount. They then keep to the
+    valid actions if many are invalid and the list is complete, or if `bc` wins more of
+    the dev games with it. The marker holds the `shield`, which `policy_config` reads,
+    and its `reason`.
     """
     if run.config.policy.shield != AUTO:
         return {"status": "off"}
@@ -97,8 +98,8 @@ def body(run: Run) -> dict[str, Any]:
         )
     elif complete and (unlisted or 0.0) >= MANY_UNLISTED and success < 1:
         reason = (
-            f"{percent(unlisted or 0.0)} of the actions of bc in real dev games are taken "
-            "although they are not listed"
+            f"{percent(unlisted or 0.0)} of the actions of bc in real dev games are "
+            "taken although they are not listed"
         )
     else:
         return numbers
