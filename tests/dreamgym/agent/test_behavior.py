@@ -349,12 +349,17 @@ def switch_tasks(instruction):
 
 
 def test_what_is_not_listed_is_guessed_from_the_instruction():
-    results = collected(Unlisted(), 60, switch_tasks("Light the lamp: press N."))
+    tasks = switch_tasks("Light the lamp: press N.")
+    results = collected(Unlisted(), 60, tasks)
     won = [e for e in results if e.success]
     assert len(won) > 20
-    # What was taken is tried again: later players are refused less.
-    refused = [np.mean([bool(t.invalid) for t in e.transitions]) for e in results]
-    assert np.mean(refused[30:]) < np.mean(refused[:5]) - 0.1
+
+    def refused(episodes):
+        return np.mean([bool(t.invalid) for e in episodes for t in e.transitions])
+
+    # What was taken is tried again: later players are refused less than first ones.
+    first = [collected(Unlisted(), 1, tasks, seed=seed)[0] for seed in range(40)]
+    assert refused(results[30:]) < refused(first) - 0.2
     # Letters, as Gymnasium draws them, are never said.
     words = set("Light the lamp: press N. said switch 0 1 2".replace(".", "").split())
     said = {w for e in results for t in e.transitions for w in t.action.split()}
