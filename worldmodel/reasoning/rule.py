@@ -24,7 +24,7 @@ MAX_LINE_WORDS = 12
 """Words of a line that a trace quotes, at most."""
 MIN_NAME_LETTERS = 3
 """Letters of a word of an action that may name something; `on` and `to` do not."""
-MAX_NAMED = 2
+MAX_LINE_NUMBERS = 2
 """Numbers of an action that name a line each, as in `move 4 1`; more are values."""
 _SEPARATOR = re.compile(r"(?<=\d)\s*(?:[|=]|:(?!\d))")
 """What stands between the number of an enumerated line and its value, not in 7:30."""
@@ -57,10 +57,10 @@ def set_rule_traces(
     if not enabled:
         return without_reasoning(episode)
     episode = annotate(episode)
-    return episode if changes is None else _with_changes(episode, changes)
+    return episode if changes is None else _say_changes(episode, changes)
 
 
-def _with_changes(episode: Episode, rule: ChangeRule) -> Episode:
+def _say_changes(episode: Episode, rule: ChangeRule) -> Episode:
     """Return the episode with changes for numbers in its traces by rule."""
     status = has_status_line(episode)
 
@@ -210,14 +210,14 @@ def _enumerated_lines(lines: Sequence[str], action: tuple[str, ...]) -> list[str
     named = [_numbered(action[i:]) for i in range(1, len(action))]
     only = tuple(itertools.takewhile(is_number, action[1:]))
     alone = only if action and not is_number(action[0]) and only == action[1:] else ()
-    together = [(x, alone) for x, by_key in by_opening.items() if alone in by_key]
-    each = [(number,) for number in alone]
-    openings = [x for x, by_key in by_opening.items() if by_key.keys() >= {*each}]
-    if not together and len(each) == MAX_NAMED and len(openings) == 1:
-        together = [(openings[0], key) for key in each]
+    targets = [(x, alone) for x, by_key in by_opening.items() if alone in by_key]
+    keys = [(number,) for number in alone]
+    openings = [x for x, by_key in by_opening.items() if by_key.keys() >= {*keys}]
+    if not targets and len(keys) == MAX_LINE_NUMBERS and len(openings) == 1:
+        targets = [(openings[0], key) for key in keys]
     return [
         line
-        for opening, key in dict.fromkeys([*named, *together])
+        for opening, key in dict.fromkeys([*named, *targets])
         for line in by_opening.get(opening, {}).get(key, ())
     ]
 

@@ -388,7 +388,7 @@ def parse_reply(
                 last = edits.Edit(last.index, lines)
             script.append(last)
         elif name == "with" and parts[position - 1][0] != "swap":
-            error = f"words for no swap: {text!r}"
+            error = f"new words without a swap: {text!r}"
         elif name == "with" and script:
             new, *more = text.split("\n")
             swap = edits.Swap(tok.decode(parts[position - 1][1]), new)

@@ -89,10 +89,10 @@ def check_splits(player: Player, lister: base.HasTasks) -> None:
                 f"make it with Task(..., split={split!r})",
             )
         counts = Counter(t.id for t in splits[split])
-        if twice := [task_id for task_id, count in counts.items() if count > 1]:
+        if repeated_ids := [name for name, count in counts.items() if count > 1]:
             fault(
                 f"{where} holds an id twice",
-                f"{twice[0]!r:.80}, {len(twice)} such ids of {len(counts)}",
+                f"{repeated_ids[0]!r:.80}, {len(repeated_ids)} of {len(counts)} ids",
                 "give every task an id of its own",
             )
     for one, other in PAIRS:

@@ -49,12 +49,13 @@ def check_wins(
             "are imitated",
         )
     lost = bool(random) and not any(trace.won for trace in random)
-    silent = [
+    ends_without_success = [
         t for t in random if t.last.terminated and t.last.success is None and not t.won
     ]
-    unsaid = (
-        f"; or report info['success'] at the last step: {len(silent)} of these tasks "
-        "terminated without it, and then only a positive return counts as won"
+    addition = (
+        "; or report info['success'] at the last step: "
+        f"{len(ends_without_success)} of these tasks terminated without it, and then "
+        "only a positive return counts as won"
     )
     if not broken_expert and not planned and lost:
         findings.warn(
@@ -63,7 +64,7 @@ def check_wins(
             f"{max(trace.length for trace in random)} steps each",
             "imitation needs won episodes: give expert(), for some tasks at least, or "
             "make tasks that random play wins now and then (shorter ones, or a larger "
-            f"max_episode_steps){unsaid * bool(silent)}",
+            f"max_episode_steps){addition * bool(ends_without_success)}",
         )
     if won := [trace for trace in nonsense if trace.won]:
         findings.warn(

@@ -265,6 +265,8 @@ def replies_by_attempt(tok, monkeypatch, queries, reply):
     def generate(model, contexts, grammar, keys, *, banned, **settings):
         seeds = jax.random.key_data(keys)[: len(contexts), -1].tolist()
         moves = (~banned[:, tok.control("same")]).tolist()
+        for name in ("swap", "with"):  # these refer to the state as well
+            assert (~banned[:, tok.control(name)]).tolist() == moves
         rows = [(*numbers[s], m) for s, m in zip(seeds, moves, strict=True)]
         passes.append(rows)
         texts = [reply(*row) for row in rows]

@@ -296,7 +296,7 @@ def test_words_are_added_by_a_swap_and_not_without_one(tok):
         [line, swap, *tok.encode("b"), tok.line(1), new, *tok.encode("x")],
     ):
         got = prompts.parse_reply(tok, [tok.control("next"), *edit, *end], before)
-        assert (got.error or "").startswith("words for no swap")
+        assert (got.error or "").startswith("new words without a swap")
 
 
 def test_turns_by_hand(tok):
