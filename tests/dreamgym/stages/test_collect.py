@@ -81,6 +81,19 @@ def test_it_is_counted_whether_the_list_holds_what_the_expert_needs(
     assert numbers["listed_actions"] == pytest.approx(share, abs=0.2)
 
 
+class Unlisted(doubles.Corridor):
+    """A corridor that lists no actions."""
+
+    valid_actions = None
+
+
+def test_an_environment_without_a_list_has_no_count_of_listed_actions(
+    tmp_path, monkeypatch
+):
+    _, numbers = collected(tmp_path, monkeypatch, Unlisted)
+    assert numbers["listed_actions_of"] is None
+
+
 @pytest.mark.parametrize("count", [0, 3])
 def test_lists_of_actions_are_recorded_for_policies_that_read_them(tmp_path, count):
     settings = {

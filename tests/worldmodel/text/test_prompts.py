@@ -299,6 +299,17 @@ def test_words_are_added_by_a_swap_and_not_without_one(tok):
         assert (got.error or "").startswith("new words without a swap")
 
 
+@pytest.mark.parametrize("keyed", [True, False])
+def test_a_repeated_line_is_looked_for_at_its_prefix(tok, keyed):
+    end = [tok.control("reward"), *tok.encode("0"), tok.control("outcome")]
+    edit = [tok.control("next"), tok.line(1), *tok.encode("a b")]
+    ids = [*edit, *end, tok.control("go")]
+    got = prompts.parse_reply(
+        tok, ids, ("a b", "c d"), keyed_by_prefix=keyed, repeats=False
+    )
+    assert (got.error or "").startswith(prompts.REPEATED) == keyed
+
+
 def test_turns_by_hand(tok):
     e = helpers.lamp_and_door()
     context = prompts.policy_context_ids(tok, e.task, ("a", "b"), ("x",), history=1)
