@@ -1,6 +1,6 @@
 """A program that computes the same things on one device and on meshes of eight.
 
-    python mesh_probe.py OUT.npz quick|all [PROCESS COORDINATOR]
+    python mesh_probe.py OUT.npz all|split [PROCESS COORDINATOR]
 
 Run by test_mesh.py: alone with 8 simulated devices, or as two processes of 4 each.
 """
@@ -21,7 +21,12 @@ SHAPES = {
     },
 }
 MESHES = ("data=8", "fsdp=8", "data=2,fsdp=2,tensor=2", "fsdp=2,tensor=4")
-QUICK = MESHES[2:3]
+LAYOUTS = {
+    "all": dict.fromkeys(SHAPES, MESHES),
+    # Each takes half a minute to compile, in two processes more.
+    "split": {"llama": MESHES[1:3], "lfm2": MESHES[3:]},
+}
+"""The meshes that each family is laid out on, by the second argument."""
 PROMPTS = [[3 + b, 1, 4, 1, 5][: 2 + b % 4] for b in range(8)]
 
 
@@ -95,7 +100,7 @@ def outcome(model, saved=None, restored=None) -> dict[str, np.ndarray]:
 def main() -> None:
     """Compute everything, write OUT.npz (the first process)."""
     out = Path(sys.argv[1])
-    quick = sys.argv[2] == "quick"
+    layouts = LAYOUTS[sys.argv[2]]
     if len(sys.argv) > 3:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(sys.argv[4], 2, int(sys.argv[3]))
@@ -103,13 +108,14 @@ def main() -> None:
     from worldmodel.backbone.mesh import make_mesh, parse_mesh, shard
 
     value = {}
-    for family, changes in list(SHAPES.items())[: 1 if quick else None]:
+    for family, meshes in layouts.items():
+        changes = SHAPES[family]
         shape = helpers.config(32, hidden_size=32, intermediate_size=64, **changes)
         model = helpers.lively_model(shape, embed=3.0)
         if jax.process_count() == 1:
             value |= {f"{family}/one/{k}": v for k, v in outcome(model).items()}
         before = None
-        for text in QUICK if quick else MESHES:
+        for text in meshes:
             mesh = make_mesh(parse_mesh(text))
             placed = shard(model, mesh)
             everywhere = {

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.worldmodel.mesh_probe import MESHES, QUICK, SHAPES
+from tests.worldmodel.mesh_probe import LAYOUTS, MESHES, SHAPES
 from worldmodel.backbone.generate import generate
 from worldmodel.backbone.grammar import free_grammar
 from worldmodel.backbone.mesh import (
@@ -45,7 +45,7 @@ def start(out: Path, devices: int, *more: str) -> subprocess.Popen:
 
 def finish(*running: subprocess.Popen) -> None:
     for process in running:
-        output, _ = process.communicate(timeout=400)
+        output, _ = process.communicate(timeout=900)
         assert process.returncode == 0, output[-3000:]
 
 
@@ -55,13 +55,6 @@ def eight(tmp_path_factory) -> dict[str, np.ndarray]:
     out = tmp_path_factory.mktemp("eight") / "out.npz"
     finish(start(out, 8, "all"))
     return dict(np.load(out))
-
-
-@pytest.mark.slow
-def test_eight_devices_in_three_axes_are_one(tmp_path):
-    finish(start(tmp_path / "out.npz", 8, "quick"))
-    got = dict(np.load(tmp_path / "out.npz"))
-    assert_equal(got, got, "llama", QUICK[0])
 
 
 def assert_equal(got: dict, want: dict, family: str, mesh: str) -> None:
@@ -96,10 +89,10 @@ def test_two_processes_are_one_device(eight, tmp_path):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     out = tmp_path / "out.npz"
-    finish(*(start(out, 4, "all", str(i), f"127.0.0.1:{port}") for i in range(2)))
+    finish(*(start(out, 4, "split", str(i), f"127.0.0.1:{port}") for i in range(2)))
     got = dict(np.load(out))
-    for family in SHAPES:
-        for mesh in MESHES:
+    for family, meshes in LAYOUTS["split"].items():
+        for mesh in meshes:
             assert_equal(got, eight, family, mesh)
 
 
