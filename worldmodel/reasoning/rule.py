@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence, Set
 from worldmodel.data.records import Episode, State, Transition
 from worldmodel.text import edits
 from worldmodel.text.identifiers import has_digit, is_number, words
-from worldmodel.text.number_changes import ChangeRule, is_change, write_changes
+from worldmodel.text.number_changes import ChangeRule, drop_changes, write_changes
 from worldmodel.text.prompts import number_text, outcome_of
 from worldmodel.text.tools.tool_calls import read_action
 
@@ -290,7 +290,7 @@ def _copied_lines(
 def _without_changes(line: str, state: State) -> str:
     """Return the line without changes of numbers; words of the state are none."""
     in_state = {w for x in state for w in x.split(" ")}
-    return " ".join(w for w in line.split(" ") if w in in_state or not is_change(w))
+    return " ".join(w if w in in_state else drop_changes(w) for w in line.split(" "))
 
 
 def _changed_rows(t: Transition, script: Sequence[edits.Edit]) -> list[str]:

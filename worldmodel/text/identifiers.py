@@ -37,8 +37,8 @@ REFERENCE_FILE = "references.json"
 Shares = Mapping[str, Mapping[str, float]]
 """The share of tasks that hold each word, by family."""
 
-_WORD = re.compile(r"\d+(?:[.:]\d+)+|\w+")
-_NUMBER = re.compile(r"\d+(?:[.:]\d+)*")
+_WORD = re.compile(r"\d+(?:[.:]\d+)+|(?<!,)\d+,\d\d(?![\d,])|\w+")
+_NUMBER = re.compile(r"\d+(?:[.:]\d+)*|\d+,\d\d")
 
 
 class ReferenceRule(NamedTuple):
@@ -110,7 +110,7 @@ def _word_set(value: Any) -> frozenset[str]:
 def words(text: str) -> list[str]:
     """Return the words of a text in order, as they are spelled, without punctuation.
 
-    `7:00` and `3.5` are one word each.
+    `7:00`, `3.5` and `12,50` are one word each.
     """
     return _WORD.findall(text)
 
@@ -135,7 +135,7 @@ def value(number: str) -> tuple[float, str]:
 
     Other spellings of one value, such as `7` and `07`, are sorted by their text.
     """
-    whole, *rest = number.split(":")
+    whole, *rest = number.replace(",", ".").split(":")
     parts = [float(".".join(p.split(".")[:2])) for p in (whole, *rest)]
     return sum(part / 60**i for i, part in enumerate(parts)), number
 

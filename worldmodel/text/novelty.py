@@ -6,8 +6,8 @@ from fractions import Fraction
 
 from worldmodel.data.records import State, Transition
 
-_WORD = re.compile(r"\d+(?:\.\d+)+|\w+")
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_WORD = re.compile(r"\d+(?:\.\d+)+|(?<!,)\d+,\d\d(?![\d,])|\w+")
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)?")
 MAX_NUMBERS = 64
 """Numbers of a state and action whose sums and differences count as computable."""
 
@@ -15,8 +15,8 @@ MAX_NUMBERS = 64
 def words_of(text: str) -> list[str]:
     """Return the words of a text in order, case-folded and without punctuation.
 
-    A decimal number is one word, and so is an identifier of letters, digits and
-    underscores.
+    A decimal number is one word, also with two decimals behind a comma, and so is an
+    identifier of letters, digits and underscores.
     """
     return _WORD.findall(text.casefold())
 
@@ -54,13 +54,15 @@ def is_reveal(t: Transition, instruction: str, history: Sequence[str] = ()) -> b
 def _computable(numbers: Iterable[str], texts: Iterable[str]) -> set[str]:
     """Return the numbers that are a sum or difference of two numbers in the texts."""
     known_numbers = [w for x in texts for w in words_of(x) if _NUMBER.fullmatch(w)]
-    values = {Fraction(w) for w in dict.fromkeys(known_numbers[:MAX_NUMBERS])} | {
+    values = {_value(w) for w in dict.fromkeys(known_numbers[:MAX_NUMBERS])} | {
         Fraction(1)
     }
     return {
         w
         for w in numbers
-        if any(
-            abs(Fraction(w) - v) in values or Fraction(w) + v in values for v in values
-        )
+        if any(abs(_value(w) - v) in values or _value(w) + v in values for v in values)
     }
+
+
+def _value(number: str) -> Fraction:
+    return Fraction(number.replace(",", "."))

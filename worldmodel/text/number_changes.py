@@ -1,4 +1,4 @@
-"""Numbers of a next state, written as what they change by: `ice +4`, `sand +-2`.
+"""Numbers of a next state, written as what they change by: `ice +4`, `cash $+-2.50`.
 
 state, next state -> the same next state with changes -> read back by the state
 
@@ -7,12 +7,17 @@ the change can be copied where the number itself has to be computed, which a sma
 learns digit by digit, if at all, from thousands of sums. Whether changes or numbers are
 easier is a question to the recorded episodes, for each kind of lines (`change_rule`):
 `tries left 7` changes by one, and in `flipped 4` the action says the number.
+
+Numbers may have decimals behind a point or, two of them, behind a comma, and signs
+around them, as in `$4`, `12,50 €` and `"count": 3,`. Digits of a code (`A7`), a time, a
+date or a thousand with separators are none.
 """
 
 import dataclasses
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from typing import NamedTuple
 
 from worldmodel.data.records import Episode, State
@@ -23,10 +28,11 @@ which they stay as they are. A kind of lines with fewer is decided with others."
 MIN_ADVANTAGE = 0.2
 """By how much more of the changes than of the numbers must be at hand."""
 BLANK = "\0"
-_NUMBER = re.compile(r"0|-?[1-9]\d{0,8}")
-_CHANGE = re.compile(r"\+-?[1-9]\d{0,8}")
-_LIKE_A_CHANGE = re.compile(r"\+-?\d\S*|\+-\S*")
-_ANY = re.compile(r"\+?-?\d{1,9}")
+_DECIMALS = r"(?:\.\d{1,4}|,\d\d)?"
+_ANY = re.compile(rf"(?<![\w.,+-])(?<!\d:)\+?-?\d{{1,9}}{_DECIMALS}(?![\w+-]|[.,:]\d)")
+"""A number, or a change of one, between spaces or signs."""
+_NUMBER = re.compile(rf"-?(?:0|[1-9]\d{{0,8}}){_DECIMALS}")
+_LIKE_A_CHANGE = re.compile(r"(?<![\w+-])\+-?\d|(?<![\w+-])\+-")
 
 
 class ChangeRule(NamedTuple):
@@ -80,9 +86,9 @@ def read_changes(before: State, after: State) -> State:
     )
 
 
-def is_change(word: str) -> bool:
-    """Return whether a word is a change, such as `+4`."""
-    return _CHANGE.fullmatch(word) is not None
+def drop_changes(text: str) -> str:
+    """Return the text without its changes of numbers, such as `+4`."""
+    return _ANY.sub(lambda match: match[0] if _size(match[0]) is None else "", text)
 
 
 def unread_changes(before: State, after: State) -> list[str]:
@@ -91,15 +97,28 @@ def unread_changes(before: State, after: State) -> list[str]:
 
 
 class _AtHand(NamedTuple):
-    """Of `count` changed numbers, how many a query holds, as numbers or as changes."""
+    """Of `count` changed numbers, how many a query holds, as numbers or as changes.
+
+    They are held by its action, or anywhere in it.
+    """
 
     count: int = 0
     numbers: int = 0
     changes: int = 0
+    numbers_in_action: int = 0
+    changes_in_action: int = 0
 
     @property
     def prefers_changes(self) -> bool:
-        return self.changes - self.numbers >= MIN_ADVANTAGE * max(self.count, 1)
+        """Whether changes are easier, by the action if that decides.
+
+        A state with many small numbers holds nearly every number and every change.
+        """
+        least_advantage = MIN_ADVANTAGE * max(self.count, 1)
+        in_action = self.changes_in_action - self.numbers_in_action
+        if abs(in_action) >= least_advantage:
+            return in_action > 0
+        return self.changes - self.numbers >= least_advantage
 
 
 def _sum(parts: Iterable[_AtHand]) -> _AtHand:
@@ -110,11 +129,12 @@ def _sum(parts: Iterable[_AtHand]) -> _AtHand:
 def change_rule(episodes: Iterable[Episode]) -> ChangeRule | None:
     """Return in which lines a model should write changes, by its training episodes.
 
-    Of the numbers that changed it counts how many stand in the action, the task or the
-    state, and of how many the change stands there or is 1. Kinds of lines with fewer
-    than MIN_CHANGES of them are decided together; if they have fewer together, all
-    kinds decide. No state may hold a word such as `+4` itself. None where no line
-    should have changes.
+    Of the numbers that changed it counts how many stand in the action, and of how many
+    the change does. Where that does not decide, it counts those that stand in the
+    action, the task or the state, and all changes by 1. Kinds of lines with fewer than
+    MIN_CHANGES of them are decided together; if they have fewer together, all kinds
+    decide. No state may hold a word such as `+4` itself. None where no line should have
+    changes.
     """
     by_kind, steps = dict[str, list[_AtHand]](), 0
     for e in episodes:
@@ -128,14 +148,18 @@ def change_rule(episodes: Iterable[Episode]) -> ChangeRule | None:
                 if line == new or kind not in map(_kind, t.state):
                     continue
                 others = (x for x in t.state if _kind(x) != kind)
-                at_hand = _numbers((t.action, e.task.instruction, *others))
-                for number, change in zip(line.split(), new.split(), strict=True):
+                in_action = _values([t.action])
+                at_hand = in_action | _values((e.task.instruction, *others))
+                words = zip(_ANY.findall(line), _ANY.findall(new), strict=True)
+                for number, change in words:
                     if number != change:
-                        size = change.lstrip("+-")
+                        value, size = abs(_value(number)), abs(_value(change[1:]))
                         case = _AtHand(
                             count=1,
-                            numbers=number.lstrip("-") in at_hand,
-                            changes=size == "1" or size in at_hand,
+                            numbers=value in at_hand,
+                            changes=size in {1, *at_hand},
+                            numbers_in_action=value in in_action,
+                            changes_in_action=size in in_action,
                         )
                         by_kind.setdefault(kind, []).append(case)
     sums = {kind: _sum(parts) for kind, parts in by_kind.items()}
@@ -175,7 +199,7 @@ def with_changes(
 
 def _kind(line: str) -> str:
     """Return the line with BLANK in the place of each number or change."""
-    return " ".join(BLANK if _ANY.fullmatch(w) else w for w in line.split(" "))
+    return _ANY.sub(BLANK, line)
 
 
 def _old_lines(before: State, after: State) -> dict[str, str]:
@@ -194,30 +218,58 @@ def _old_lines(before: State, after: State) -> dict[str, str]:
 def _written(old: str | None, line: str) -> str:
     if old is None:
         return line
-    pairs = zip(old.split(" "), line.split(" "), strict=True)
-    return " ".join(
-        f"+{int(new) - int(word)}"
-        if word != new and _NUMBER.fullmatch(word) and _NUMBER.fullmatch(new)
-        else new
-        for word, new in pairs
-    )
+    numbers = iter(_ANY.findall(old))
+
+    def change(match: re.Match[str]) -> str:
+        before, after = next(numbers), match[0]
+        if not (_NUMBER.fullmatch(before) and _NUMBER.fullmatch(after)):
+            return after
+        size = _value(after) - _value(before)
+        # Where decimals come and go, as in JSON, an action that adds 1 says no `1.0`.
+        spelled = re.sub(r"(?<=\d)\.0$", "", _spell(size, before, after))
+        return f"+{spelled}" if size else after
+
+    written = _ANY.sub(change, line)
+    # `11.75` to `12.0` would be read as `12.00`.
+    return written if _read(old, written) == line else line
 
 
 def _read(old: str | None, line: str) -> str:
     if old is None:
         return line
-    pairs = zip(old.split(" "), line.split(" "), strict=True)
-    return " ".join(
-        str(int(word) + int(new[1:]))
-        if _CHANGE.fullmatch(new) and _NUMBER.fullmatch(word)
-        else new
-        for word, new in pairs
-    )
+    numbers = iter(_ANY.findall(old))
+
+    def number(match: re.Match[str]) -> str:
+        before, size = next(numbers), _size(match[0])
+        if size is None or not _NUMBER.fullmatch(before):
+            return match[0]
+        return _spell(_value(before) + size, before, match[0])
+
+    return _ANY.sub(number, line)
+
+
+def _size(word: str) -> Decimal | None:
+    """Return by how much a number changes; None where the word is no change."""
+    is_change = word.startswith("+") and _NUMBER.fullmatch(word[1:])
+    return (_value(word[1:]) or None) if is_change else None
+
+
+def _value(number: str) -> Decimal:
+    return Decimal(number.replace(",", "."))
+
+
+def _spell(value: Decimal, *texts: str) -> str:
+    """Return the number with the most decimals of the texts, and their separator."""
+    decimals = max(len(re.split("[.,]", f"{text}.")[1]) for text in texts)
+    spelled = f"{value:.{decimals}f}"
+    return spelled.replace(".", ",") if any("," in x for x in texts) else spelled
 
 
 def _looks_like_a_change(line: str) -> bool:
-    return any(_LIKE_A_CHANGE.fullmatch(w) for w in line.split(" "))
+    return _LIKE_A_CHANGE.search(line) is not None
 
 
-def _numbers(texts: Iterable[str]) -> set[str]:
-    return {w for text in texts for w in re.findall(r"\d+", text)}
+def _values(texts: Iterable[str]) -> set[Decimal]:
+    """Return the numbers in texts; of `12,50` also 12 and 50, which may be apart."""
+    patterns = (r"\d+", r"\d+[.,]\d+")
+    return {_value(w) for x in texts for p in patterns for w in re.findall(p, x)}

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import random
+import string
 
 import pytest
 
@@ -36,10 +37,30 @@ HAND = [
     (("ice 9", "sand 2"), ("sand 2", "ice 9"), ("sand 2", "ice 9")),
     # Two lines with the same words: it could not be told which one.
     (("gate 1", "gate 2"), ("gate 1", "gate 5"), ("gate 1", "gate 5")),
-    # No numbers: codes, times, decimals, leading zeros.
+    # Decimals, as many as there were; those of JSON come and go.
+    (("cash $12.50",), ("cash $10.00",), ("cash $+-2.50",)),
+    (("offen 12,50 €",), ("offen 10,00 €",), ("offen +-2,50 €",)),
+    (("price 3.5",), ("price 4.5",), ("price +1",)),
+    (("price 3.5",), ("price 3.0",), ("price +-0.5",)),
+    (("price 3.0",), ("price 3.25",), ("price +0.25",)),
+    (("price 3.25",), ("price 4.0",), ("price 4.0",)),  # else read as 4.00
+    (("price 3",), ("price 3.50",), ("price +0.50",)),
+    ((), ("paid 2,00 €",), ("paid +2,00 €",)),
+    # Signs around a number.
+    (("hp 10/20",), ("hp 7/20",), ("hp +-3/20",)),
+    (
+        ('{"ice": 3, "cash": 1.5}',),
+        ('{"ice": 4, "cash": 1.0}',),
+        ('{"ice": +1, "cash": +-0.5}',),
+    ),
+    (("(4)",), ("(-1)",), ("(+-5)",)),
+    (("full 90%.",), ("full 95%.",), ("full +5%.",)),
+    # No numbers: codes, times, dates, places, thousands, leading zeros.
     (("code A7",), ("code A9",), ("code A9",)),
     (("at 7:30",), ("at 7:40",), ("at 7:40",)),
-    (("price 3.5",), ("price 4.5",), ("price 4.5",)),
+    (("on 2026-11-28",), ("on 2026-11-29",), ("on 2026-11-29",)),
+    (("at (3,4)",), ("at (3,5)",), ("at (3,5)",)),
+    (("sum 1,250.00",), ("sum 1,150.00",), ("sum 1,150.00",)),
     (("id 007",), ("id 008",), ("id 008",)),
     (("x", "ice 9"), (), ()),
 ]
@@ -53,7 +74,8 @@ def test_changes_by_hand(before, after, written):
 
 def test_whatever_is_written_is_read_back():
     rng = random.Random(0)
-    pieces = ("ice", "sand", "row", "+4", "+-2", "-1", "0", "7", "12", "A3")
+    pieces = ("ice", "sand", "+4", "+-2", "-1", "0", "7", "12", "A3")
+    pieces += ("$1.50", "$12.00", "2,50", "1.5", "-0.5,", "(3)", "3/4", "7:30")
 
     def line():
         return " ".join(rng.choice(pieces) for _ in range(rng.randint(1, 4)))
@@ -80,7 +102,7 @@ def test_a_line_that_was_there_holds_no_change():
     assert not unread_changes(before, after)
 
 
-@pytest.mark.parametrize("word", ["+0", "+04", "+4.", "+-", "+4x", "+-0"])
+@pytest.mark.parametrize("word", ["+0", "+04", "$+-0.0", "+-", "+4x", "+-0"])
 def test_words_that_only_look_like_a_change_are_reported(word):
     assert unread_changes(("ice 3",), read_changes(("ice 3",), (f"ice {word}",)))
 
@@ -157,6 +179,53 @@ def test_each_kind_of_lines_is_decided_alone():
     assert not rule.covers("ice \0")
     t = episodes[0].transitions[1]
     assert write_changes(t.state, t.next_state, rule)[2] == "left +-1"
+
+
+def test_the_action_decides_where_the_state_holds_nearly_every_number():
+    # Shelves of up to nine things each: any number and any change stands somewhere.
+    def lines(counts):
+        return tuple(f"shelf {name} {n}" for name, n in counts.items())
+
+    rng, steps = random.Random(0), []
+    for _ in range(60):
+        counts = {name: rng.randint(1, 9) for name in string.ascii_lowercase}
+        name = rng.choice([name for name, n in counts.items() if n > 3])
+        size = rng.randint(2, 3)
+        state = lines(counts)
+        after = lines(counts | {name: counts[name] - size})
+        action = f"take {size} of {name}"
+        steps.append(Transition(state=state, action=action, next_state=after))
+    (episode,) = shop(1, tasks=1)
+    assert change_rule([dataclasses.replace(episode, transitions=tuple(steps))])
+    # An action that says what is left, and not how many are taken.
+    said = []
+    for t in steps:
+        (new,) = set(t.next_state) - set(t.state)
+        said.append(dataclasses.replace(t, action=f"leave {new.split()[-1]}"))
+    assert change_rule([dataclasses.replace(episode, transitions=tuple(said))]) is None
+
+
+def test_decimals_of_the_action_are_at_hand():
+    def pays(spelled):
+        rng, steps = random.Random(0), []
+        for _ in range(30):
+            cents, price = rng.randint(5000, 9000), rng.randint(100, 4000)
+            old, new = (f"cash {spelled(x)}" for x in (cents, cents - price))
+            action = f"pay {spelled(price)}"
+            steps.append(Transition(state=(old,), action=action, next_state=(new,)))
+        (episode,) = shop(1, tasks=1)
+        return dataclasses.replace(episode, transitions=tuple(steps))
+
+    def euro(cents):
+        return f"{cents // 100},{cents % 100:02} €"
+
+    for spelled in (lambda cents: f"${cents / 100:.2f}", euro):
+        rule = change_rule([pays(spelled)])
+        assert rule is not None
+        t = pays(spelled).transitions[0]
+        (line,) = write_changes(t.state, t.next_state, rule)
+        assert t.action.split()[1].strip("$") in line
+        assert read_changes(t.state, (line,)) == t.next_state
 
 
 def test_rare_kinds_are_decided_together():
