@@ -32,6 +32,7 @@ from dreamgym.envs.contract.ends import (
     add_steps_after_end,
     check_declared_limit,
     check_early_limits,
+    check_limit_value,
     check_step_after_end,
     is_limit,
     warn_of_end,
@@ -39,6 +40,7 @@ from dreamgym.envs.contract.ends import (
 from dreamgym.envs.contract.experts import (
     SECONDS,
     TASKS,
+    check_expert_reads,
     check_hidden,
     check_later_plans,
     check_lost_plans,
@@ -108,6 +110,7 @@ def check(
     """
     findings = Findings()
     player, checks = Player(env, findings), {"reset", "step"}
+    check_limit_value(player)
     lister = base.as_tasks(env)
     listed = player.call(
         "tasks",
@@ -250,6 +253,8 @@ class _Inspector:
             return []
         trace = self._play_twice(task, plans[0], "the expert's plan")
         if trace is not None:
+            if self.deterministic and self.differing is None:
+                self.broken_expert |= check_expert_reads(self.player, trace)
             self._check_plan(trace, plans[0])
             self.last_plan = trace
             self._offer_sample(trace)

@@ -53,6 +53,18 @@ def add_steps_after_end(
         add("a step after the end must raise", where, _RAISE)
 
 
+def check_limit_value(player: Player) -> None:
+    """Add a fault where `max_episode_steps` is no number of steps."""
+    limit = getattr(player.env.unwrapped, "max_episode_steps", None)
+    if limit is None or (type(limit) is int and limit > 0):
+        return
+    player.findings.fault(
+        f"max_episode_steps must be a whole number of at least 1, got {limit!r:.40}",
+        "max_episode_steps",
+        "declare the number of steps at which step() returns truncated=True, or None",
+    )
+
+
 def check_declared_limit(player: Player, trace: Trace, what: str) -> None:
     """Warn of an episode that goes on after the step limit that is declared."""
     declared = limits.step_limit_of(player.env, trace.task)

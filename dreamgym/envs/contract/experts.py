@@ -12,7 +12,12 @@ from typing import NamedTuple
 from dreamgym.envs import base
 from dreamgym.envs.contract.actions import checked_actions
 from dreamgym.envs.contract.findings import Findings
-from dreamgym.envs.contract.player import Player, Trace, instruction_of
+from dreamgym.envs.contract.player import (
+    Player,
+    Trace,
+    first_difference,
+    instruction_of,
+)
 from worldmodel.data.records import Task
 
 TASKS = 30
@@ -21,6 +26,37 @@ SECONDS = 20.0
 """After so many seconds no further plan is played."""
 LATER_TASKS = 3
 """Tasks in which an expert is asked for a plan on the way, at most."""
+
+
+def check_expert_reads(player: Player, trace: Trace) -> bool:
+    """Add a fault where `expert()` changes the episode; return whether it does.
+
+    The actions of its plan must lead where they lead if it is not called. `trace` is of
+    an environment that draws no lots.
+    """
+    expert = base.as_expert(player.env)
+    if expert is None:
+        return False
+    again = Player(player.env, Findings())
+
+    def first_action() -> str:
+        again.call("expert", "", expert.expert)
+        return trace.actions[0]
+
+    actions = [first_action, *trace.actions[1:]]
+    played = again.play(trace.task, actions, trace.length, trace.seed)
+    player.add_counts(again)
+    differs = None if played is None else first_difference(trace, played)
+    if differs is None:
+        return False
+    raised = [*again.findings.faults][:1]
+    player.findings.fault(
+        "expert() changes the episode",
+        f"task {trace.task.id!r}, its plan without and with a call of it before, "
+        f"{raised[0] if raised else differs}",
+        "let it plan on a copy: copy.deepcopy(self)",
+    )
+    return True
 
 
 class PlannedEpisode(NamedTuple):

@@ -269,6 +269,48 @@ def test_a_state_that_hides_what_decides_is_found():
     assert checked(Counted).warnings == ()
 
 
+class Acting(doubles.Corridor):
+    """Takes the first action of its plan while it plans."""
+
+    def expert(self):
+        plan = super().expert()
+        self.step(plan[0])
+        return plan
+
+
+def test_an_expert_that_acts_on_the_episode_is_a_fault():
+    fault = named(checked(Acting).faults, "changes the episode")
+    assert "without and with a call of it" in fault.where
+    assert len(checked(Acting).faults) == 1
+
+
+class ActingOnACopy(doubles.Corridor):
+    """Plans as `Acting` does, on a copy."""
+
+    def expert(self):
+        other = copy.deepcopy(self)
+        plan = doubles.Corridor.expert(other)
+        other.step(plan[0])
+        return plan
+
+
+def test_an_expert_may_act_on_a_copy():
+    assert checked(ActingOnACopy).faults == ()
+
+
+@pytest.mark.parametrize("limit", ["16", 16.5, 0, -3, True])
+def test_a_limit_that_is_no_number_of_steps_is_a_fault(limit):
+    game = type("Limited", (doubles.Corridor,), {"max_episode_steps": limit})
+    faults = checked(game).faults
+    assert repr(limit) in named(faults, "max_episode_steps must be").what
+
+
+@pytest.mark.parametrize("limit", [None, doubles.STEPS])
+def test_a_limit_may_be_declared_or_not(limit):
+    game = type("Limited", (doubles.Corridor,), {"max_episode_steps": limit})
+    assert checked(game).faults == ()
+
+
 def test_what_a_reset_leaves_over_is_told_from_lots():
     fault = named(checked(LeftOver).faults, "two plays of the same actions differ")
     assert "fresh copies play it equally" in fault.where
