@@ -170,6 +170,7 @@ def check_twins(player: Player, splits: Mapping[str, Sequence[Task]]) -> None:
     Up to a share TWINS of them is taken for chance: small games have few starts.
     """
     starts = {s: _starts(player, tasks[:MAX_STARTS]) for s, tasks in splits.items()}
+    places = []
     for one, other in PAIRS:
         twins = [k for k in starts.get(other, ()) if k in starts.get(one, ())]
         if len(twins) <= TWINS * len(starts.get(other, ())):
@@ -177,12 +178,15 @@ def check_twins(player: Player, splits: Mapping[str, Sequence[Task]]) -> None:
         a, b = starts[one][twins[0]][0], starts[other][twins[0]][0]
         if a == b:
             continue  # the same id: said already
+        places.append(
+            f"{b!r} of {other} and {a!r} of {one}, as {len(twins)} of the "
+            f"{len(starts[other])} different starts of {other}"
+        )
+    if places:
         player.findings.warn(
-            f"tasks of {other} have the same instruction and first state as tasks of "
-            f"{one}",
-            f"{a!r} and {b!r}, under other ids; {len(twins)} of the "
-            f"{len(starts[other])} different starts among the first {MAX_STARTS} tasks "
-            f"of {other}",
+            "tasks of different splits have the same instruction and first state",
+            f"under other ids: {'; '.join(places)}; the first {MAX_STARTS} tasks of "
+            "each are compared",
             "put equal ones into one split (split by a hash of the start, not by the "
             "number); leave it if they differ only in something hidden",
         )

@@ -20,9 +20,7 @@ HINTS = (
     "there is no valid_actions()",
     "no plan of an expert was played to its end, and no random play won",
     "a task has no instruction",
-    "tasks of dev have the same instruction and first state as tasks of train",
-    "tasks of test have the same instruction and first state as tasks of train",
-    "tasks of test have the same instruction and first state as tasks of dev",
+    "tasks of different splits have the same instruction and first state",
 )
 """What the bare corridor, which has only two methods and few starts, is warned of."""
 

@@ -271,13 +271,10 @@ class Crowded(doubles.Corridor):
     ("env", "what"),
     [
         (Score, "look like a cumulative score"),
-        (Twins, "of test have the same instruction and first state as tasks of"),
+        (Twins, "of different splits have the same instruction and first state"),
         (Mute, "a task has no instruction"),
-        (LateTwins, "have the same instruction and first state as tasks of train"),
-        (
-            DevIsTest,
-            "of test have the same instruction and first state as tasks of dev",
-        ),
+        (LateTwins, "have the same instruction and first state"),
+        (DevIsTest, "have the same instruction and first state"),
         (Wordy, "a long state makes every step slow"),
         (Growing, "a long state makes every step slow"),
         (Unplanned, "the expert has no plan for any of the tasks that were played"),
@@ -302,6 +299,20 @@ def test_the_checker_warns(env, what):
     report = checker.check(env(), limit=30, make=env)
     assert report.faults == (), report.text("env")
     assert [w for w in report.warnings if re.search(what, w.what)], report.text("env")
+
+
+@pytest.mark.parametrize(
+    ("env", "pairs"),
+    [
+        (Twins, [("dev", "train"), ("test", "train"), ("test", "dev")]),
+        (LateTwins, [("test", "train")]),
+        (DevIsTest, [("test", "dev")]),
+    ],
+)
+def test_one_warning_names_all_splits_that_begin_equally(env, pairs):
+    warnings = checker.check(env(), limit=30).warnings
+    (warning,) = [w for w in warnings if "same instruction and first state" in w.what]
+    assert re.findall(r"' of (\w+) and '[^']*' of (\w+)", warning.where) == pairs
 
 
 @pytest.mark.parametrize(("env", "said"), [(Unsaid, True), (NoWins, False)])
