@@ -128,7 +128,14 @@ class TaskPool:
         had no scored rollout, because nothing can be learned from it. A single outcome
         has no variance: with one rollout a task (PPO), its cluster needs a second
         outcome in the batch.
+
+        Raises:
+          ValueError: a task is not in the pool; then nothing is recorded.
         """
+        outcomes = [(task_id, list(successes)) for task_id, successes in outcomes]
+        unknown = [x for x, _ in outcomes if x not in self.entries]
+        if unknown:
+            raise ValueError(f"no tasks of this pool: {unknown[:3]}")
         pooled: dict[str, list[bool]] = collections.defaultdict(list)
         scored_ids: dict[str, None] = {}
         for task_id, successes in outcomes:

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 from dreamgym.gymnasium_ids import register_on_import
 
 if TYPE_CHECKING:
+    from dreamgym.build.models import load_policy
     from dreamgym.commands.quickstart import quickstart
     from dreamgym.config.presets import PRESETS, preset
     from dreamgym.config.settings import RunConfig
     from dreamgym.envs.base import TextEnv
     from dreamgym.envs.registry import make
     from dreamgym.envs.tools.tool_env import ToolEnv, tool
+    from dreamgym.serving.dream import load_dream
     from worldmodel.data.records import Task
 
 __version__ = "0.2.0"
@@ -21,6 +23,8 @@ __all__ = [
     "Task",
     "TextEnv",
     "ToolEnv",
+    "load_dream",
+    "load_policy",
     "make",
     "preset",
     "quickstart",
@@ -32,6 +36,8 @@ _PUBLIC = {
     "Task": "worldmodel.data.records",
     "TextEnv": "dreamgym.envs.base",
     "ToolEnv": "dreamgym.envs.tools.tool_env",
+    "load_dream": "dreamgym.serving.dream",
+    "load_policy": "dreamgym.build.models",
     "make": "dreamgym.envs.registry",
     "preset": "dreamgym.config.presets",
     "quickstart": "dreamgym.commands.quickstart",

@@ -55,10 +55,20 @@ def complete(
 ) -> list[Completion]:
     """Complete each prompt by at most `max_tokens` tokens, with one PRNG key a prompt.
 
+    Args:
+      vocabulary: of the model's directory (worldmodel.text.tokenizer.Vocabulary.load).
+      grammar: what may be sampled: anything by `free_grammar(vocab_size)` of
+        worldmodel.backbone.grammar.
+
     Raises:
       ValueError: a prompt is empty, or together with `max_tokens` exceeds the positions
-        of the model.
+        of the model, or has ids outside its vocabulary; or there is not one key for
+        each prompt.
     """
+    if len(keys) != len(prompts):
+        raise ValueError(f"{len(prompts)} prompts need a key each, got {len(keys)}")
+    for number, ids in enumerate(prompts, start=1):
+        _check_ids(f"prompt {number}", ids, model)
     longest = max((len(p) for p in prompts), default=0)
     max_positions = model.config.max_position_embeddings
     if not all(len(p) for p in prompts):
@@ -156,7 +166,8 @@ def score(model: Model, texts: Iterable[Sequence[int]]) -> Iterator[Score]:
     """Yield the Score of each text of ids, in order, ROWS texts at a time.
 
     Raises:
-      ValueError: a text is longer than the positions of the model.
+      ValueError: a text is longer than the positions of the model, or has ids outside
+        its vocabulary.
     """
     batch: list[list[int]] = []
     for number, ids in enumerate(texts, start=1):
@@ -165,12 +176,21 @@ def score(model: Model, texts: Iterable[Sequence[int]]) -> Iterator[Score]:
                 f"line {number}: {len(ids)} tokens exceed the "
                 f"{model.config.max_position_embeddings} positions of this model"
             )
+        _check_ids(f"line {number}", ids, model)
         batch.append(list(ids))
         if len(batch) == ROWS:
             yield from _score_rows(model, batch)
             batch = []
     if batch:
         yield from _score_rows(model, batch)
+
+
+def _check_ids(what: str, ids: Sequence[int], model: Model) -> None:
+    """Raise a ValueError where an id is none of the model's vocabulary."""
+    size = model.config.vocab_size
+    wrong = [i for i in ids if not 0 <= i < size]
+    if wrong:
+        raise ValueError(f"{what}: ids must be 0 to {size - 1}, got {wrong[:3]}")
 
 
 def _score_rows(model: Model, rows: Sequence[list[int]]) -> Iterator[Score]:

@@ -211,12 +211,17 @@ def policy_config(run: Run) -> PolicyConfig:
     )
 
 
-def load_policy(run: Run, name: str) -> Policy:
+def load_policy(run: Run | str | Path, name: str) -> Policy:
     """Return a policy of the run by name.
 
+    Args:
+      run: a run, or its directory.
+      name: of the folder `policies`, such as "bc", "dream" or "s2r".
+
     Raises:
-      RunError: the stage that makes it has not been run.
+      RunError: there is no run, or the stage that makes the policy has not been run.
     """
+    run = Run.of(run)
     path = run.path(f"policies/{name}")
     if not (path / "config.json").is_file():
         raise RunError(f"{path}: no policy {name!r} in this run yet")

@@ -82,8 +82,10 @@ class RunConfig:
                 "budget.real_steps bounds the steps of an environment, and there is "
                 "none: give --env as well, or no --budget"
             )
-        if self.seed < 0:
-            raise ValueError(f"--seed must be >= 0, got {self.seed}")
+        if type(self.seed) is not int or self.seed < 0:
+            raise ValueError(
+                f"seed must be a whole number of at least 0, got {self.seed!r}"
+            )
         self._check_loops()
         self._check_server()
         if self.uncertainty.signal == "ensemble" and not self.ensemble.members:

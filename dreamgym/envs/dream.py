@@ -15,6 +15,7 @@ from dreamgym.envs.vector import Snapshot, VectorEnv
 from worldmodel.data.invalid_actions import error_only_change
 from worldmodel.data.records import State, Task
 from worldmodel.experience.base import ExperienceModel, Prediction, Query
+from worldmodel.text.prompts import OUTCOMES
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -129,9 +130,18 @@ class DreamVectorEnv(VectorEnv):
             past, state = self._past[i], self._states[i]
             queries.append(Query(task, past, state, action, self._past_states[i]))
         out: list[Step | None] = [None] * self.size
-        for i, query, answer in zip(
-            slots, queries, self.model.predict(queries), strict=True
-        ):
+        answers = self.model.predict(queries)
+        if len(answers) != len(queries):
+            raise ValueError(
+                f"predict must return one prediction for each of {len(queries)} "
+                f"queries, got {len(answers)}"
+            )
+        for i, query, answer in zip(slots, queries, answers, strict=True):
+            if answer.error is None and answer.outcome not in OUTCOMES:
+                raise ValueError(
+                    f"a prediction's outcome must be one of {OUTCOMES}, got "
+                    f"{answer.outcome!r}"
+                )
             self._past[i] = (*self._past[i], query.action)
             self._past_states[i] = (*self._past_states[i], query.state)
             self.transitions += 1

@@ -98,7 +98,7 @@ def paired_difference(
     """
     if len(a) != len(b):
         raise ValueError(f"paired lists must be of one length, got {len(a)}, {len(b)}")
-    if not a:
+    if not len(a):
         return {"mean": None, "low": None, "high": None, "episodes": 0}
     d = np.asarray(a, float) - np.asarray(b, float)
     rng = np.random.default_rng(seed)

@@ -47,7 +47,7 @@ def turn_advantages(
     advantage.
 
     Raises:
-      ValueError: an unknown baseline.
+      ValueError: an unknown baseline, or a reward in the mask that is not finite.
     """
     if baseline not in GROUP_ESTIMATORS:
         raise ValueError(
@@ -55,6 +55,8 @@ def turn_advantages(
         )
     chex.assert_rank(rewards, 3)
     chex.assert_equal_shape([rewards, mask])
+    chex.assert_type(mask, bool)
+    _check_finite("rewards", rewards, mask)
     returns = returns_to_go(np.where(mask, rewards, 0.0), discount)
     axes = (0, 1) if baseline == "batch_mean" else (1,)
     count = mask.sum(axes, keepdims=True)
@@ -95,7 +97,8 @@ def group_advantages(
     credits a turn for the state it is in.
 
     Raises:
-      ValueError: an unknown credit or baseline.
+      ValueError: an unknown credit or baseline, or a reward in the mask that is not
+        finite.
     """
     if credit not in CREDITS:
         raise ValueError(f"credit must be one of {CREDITS}, got {credit!r}")
@@ -134,6 +137,7 @@ def state_advantages(
     """
     chex.assert_rank(returns, 3)
     chex.assert_equal_shape([returns, mask, states])
+    chex.assert_type(mask, bool)
     out = np.zeros(returns.shape, np.float64)
     if not mask.any():
         return out.astype(np.float32)
@@ -149,6 +153,17 @@ def state_advantages(
         centred = _divide(centred, std[place], x)
     out[mask] = np.where(count[place] > 1, centred, 0.0)
     return out.astype(np.float32)
+
+
+def _check_finite(name: str, values: np.ndarray, mask: np.ndarray) -> None:
+    """Raise a ValueError where a value in the mask is NaN or infinite.
+
+    It would be compared with nothing: the advantages of all groups would be 0 or NaN.
+    """
+    wrong = np.argwhere(mask & ~np.isfinite(values))
+    if len(wrong):
+        place = tuple(wrong[0].tolist())
+        raise ValueError(f"{name}{list(place)} must be finite, got {values[place]}")
 
 
 def _divide(centred: np.ndarray, std: np.ndarray, scale: np.ndarray) -> np.ndarray:
@@ -251,6 +266,7 @@ def gae(
     # NumPy would broadcast a column of values to all turns, without a word.
     chex.assert_rank(rewards, 2)
     chex.assert_equal_shape([rewards, values, mask])
+    chex.assert_type(mask, bool)
     chex.assert_shape(bootstrap, rewards.shape[:1])
     advantages = np.zeros(rewards.shape, np.float64)
     rate = np.broadcast_to(np.asarray(discount, np.float64), rewards.shape)
@@ -310,6 +326,7 @@ def whiten(
 ) -> Float[np.ndarray, "*B"]:
     """Scale advantages to mean 0 and standard deviation 1; 0 outside the mask."""
     chex.assert_equal_shape([advantages, mask])
+    chex.assert_type(mask, bool)  # of 0 and 1, `x[mask]` would be rows 0 and 1
     if mask.sum() < 2:
         return np.zeros_like(advantages)
     # Turns outside the mask do not enter the loss, so they must not shift the mean.
@@ -328,6 +345,7 @@ def unit_rms(
     advantages by group, and a shift would turn agreement into a signal.
     """
     chex.assert_equal_shape([advantages, mask])
+    chex.assert_type(mask, bool)
     inside = advantages[mask].astype(np.float64)
     scale = float(np.sqrt((inside**2).mean())) if len(inside) else 0.0
     if not scale:

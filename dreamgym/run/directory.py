@@ -106,6 +106,11 @@ class Run:
             raise RunError(f"{directory}: no run there (no manifest.json)")
         return cls(directory, _settings(path, _manifest(path)), mesh)
 
+    @classmethod
+    def of(cls, run: "Run | str | Path") -> "Run":
+        """Return the run, opened where its directory is given; see `open`."""
+        return run if isinstance(run, Run) else cls.open(run)
+
     def _check(self, path: Path) -> None:
         manifest = _manifest(path)
         if not self._same(manifest, _settings(path, manifest)):

@@ -54,12 +54,19 @@ class Dream(NamedTuple):
         )
 
 
-def load_dream(run: Run) -> Dream:
+def load_dream(run: Run | str | Path) -> Dream:
     """Return the dream of a run that is fitted, or that asks a chat server.
 
+    Its `model` answers as in the run itself: with the run's settings, memory, seed and
+    calibration.
+
+    Args:
+      run: a run, or its directory.
+
     Raises:
-      RunError: the run has no experience model yet, or no task to dream of.
+      RunError: there is no run, it has no experience model yet, or no task to dream of.
     """
+    run = Run.of(run)
     folder = remedy_folder(run)
     experience = load_experience(run, scaled=True, folder=folder)
     train, dev = read(run)

@@ -45,7 +45,7 @@ def _dream_of(run: str | Path) -> Dream:
     return _loaded(path, file_sum(marker) if marker.is_file() else "")
 
 
-def make_dream(*, run: str | Path, split: str = "") -> DreamEnv:
+def make_dream(*, run: str | Path, split: str = "train") -> DreamEnv:
     """Return the dream of a run as a Gymnasium environment.
 
     Args:
@@ -90,7 +90,7 @@ class DreamVector(VectorEnv):
         num_envs: int = 1,
         *,
         run: str | Path,
-        split: str = "",
+        split: str = "train",
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
     ):
         """Load the dream of a run; see make_dream.

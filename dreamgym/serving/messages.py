@@ -58,15 +58,19 @@ class State(BaseModel):
 
 
 class ResetOptions(BaseModel):
-    """How an episode begins; further keys are ignored, as OpenEnv does."""
+    """How an episode begins; further keys are ignored, as OpenEnv does, and named."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="allow")
 
     seed: int | None = Field(default=None, ge=0, lt=2**63)
     split: str | None = Field(default=None, max_length=100)
     index: int | None = Field(default=None, ge=0)
     episode_id: str | None = Field(default=None, max_length=255)
     details: bool = False
+
+    def ignored(self) -> list[str]:
+        """Return the further keys, the first few, cut to a length that can be shown."""
+        return [str(name)[:40] for name in self.model_extra or ()][:5]
 
 
 class StepRequest(BaseModel):

@@ -55,11 +55,17 @@ class Player:
         name = options.episode_id or f"{task.id}-{secrets.token_hex(4)}"
         self.state = State(episode_id=name, step_count=0, running=True)
         metadata: dict[str, Any] = {"seed": seed}
+        warnings = []
         if options.seed is None and options.index is None:
-            metadata["warning"] = (
+            warnings.append(
                 "no seed was given: episodes of a group need the same one to begin in "
                 "the same state"
             )
+        if ignored := options.ignored():
+            names = sorted(ResetOptions.model_fields)
+            warnings.append(f"reset ignores {ignored}; it reads {names}")
+        if warnings:
+            metadata["warning"] = "; ".join(warnings)
         return self._payload("\n".join(lines), None, False, metadata)
 
     def step(self, message: str) -> dict[str, Any]:

@@ -239,3 +239,11 @@ def test_a_pool_that_was_saved_goes_on_as_one_that_was_not():
     assert other.acceptance() == {"rule": 2 / 5}
     assert other.resets == 4
     np.testing.assert_allclose(values(other), values(pool), rtol=0)
+
+
+def test_a_task_that_is_not_in_the_pool_is_named_before_anything_is_recorded():
+    tasks = some()
+    pool = TaskPool(tasks)
+    with pytest.raises(ValueError, match=r"no tasks of this pool: \['nowhere'\]"):
+        pool.record_batch([(tasks[0].id, [True, False]), ("nowhere", [True])], 0)
+    assert pool.entries[tasks[0].id].rollouts == 0

@@ -99,6 +99,14 @@ def test_what_does_not_fit_is_an_error(text_model, vocabulary):
         run(text_model, vocabulary, ["a"], most=4096)
     with pytest.raises(ValueError, match="stop string must not be empty"):
         run(text_model, vocabulary, ["a"], stop_strings=[""])
+    size, keys = text_model.config.vocab_size, jax.random.split(jax.random.key(0), 2)
+    rest = free_grammar(size), keys
+    with pytest.raises(ValueError, match="3 prompts need a key each, got 2"):
+        complete(text_model, vocabulary, [[1], [2], [3]], *rest, max_tokens=2)
+    with pytest.raises(ValueError, match=rf"prompt 2: ids must be 0 to {size - 1}"):
+        complete(text_model, vocabulary, [[1], [size]], *rest, max_tokens=2)
+    with pytest.raises(ValueError, match=r"line 1: ids must be .*, got \[-5\]"):
+        list(score(text_model, [[1, -5]]))
     with pytest.raises(ValueError, match="line 2: 4097 tokens exceed the 4096"):
         list(score(text_model, [[1], [1] * 4097]))
     for bad in ({"temperature": -1.0}, {"top_p": 0.0}, {"min_p": 2.0}, {"top_k": -1}):

@@ -14,9 +14,11 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from worldmodel.data import processes
 from worldmodel.data.json_reading import (
@@ -52,6 +54,9 @@ class Task:
     initial_state: State = ()
     lineage: tuple[str, ...] = ()
 
+    def __post_init__(self):
+        check_lines("initial_state", self.initial_state)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Transition:
@@ -78,6 +83,10 @@ class Transition:
     reasoning: str | None = None
     costs: Mapping[str, float] = dataclasses.field(default_factory=dict)
     valid_actions: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        check_lines("state", self.state)
+        check_lines("next_state", self.next_state)
 
     @property
     def reward(self) -> float:
@@ -115,6 +124,15 @@ class Branch:
     episode: str
     step: int
     transition: Transition
+
+
+def check_lines(name: str, state: Any) -> None:
+    """Raise a TypeError where a state is a text, which is a sequence of letters."""
+    if isinstance(state, str):
+        raise TypeError(
+            f"{name} must be a tuple of lines, got the text {state!r:.60}: "
+            "worldmodel.data.records.lines(text) makes one of it"
+        )
 
 
 def lines(text: str) -> State:
@@ -364,12 +382,30 @@ def _compressed(path: Path, file: Any) -> Iterator[Any]:
         yield out
 
 
-def _write(path: str | os.PathLike, schema: str, records: Iterable[Any]) -> None:
+def _write(
+    path: str | os.PathLike,
+    schema: str,
+    records: Iterable[Any],
+    check: Callable[[dict[str, Any], Where], None] | None = None,
+) -> None:
+    """Write records as JSONL; `check` raises where a row could not be read."""
     with atomic_write(path) as file, _compressed(Path(path), file.buffer) as out:
-        for record in records:
+        for number, record in enumerate(records, start=1):
             row = {"schema": schema} | _without_empty_fields(dataclasses.asdict(record))
-            line = json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
-            out.write(line.encode("utf-8"))
+            # A check names the field that is not finite, where json does not.
+            line = json.dumps(
+                row, ensure_ascii=False, allow_nan=check is not None, default=_plain
+            )
+            if check is not None:
+                check(json.loads(line), Where(Path(path), number))
+            out.write(f"{line}\n".encode())
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of NumPy as one of Python."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"expected a value of JSON, got {type(value).__name__}")
 
 
 def _without_empty_fields(row: dict[str, Any]) -> dict[str, Any]:
@@ -387,8 +423,17 @@ def write_episodes(path: str | os.PathLike, episodes: Iterable[Episode]) -> None
     """Write episodes as JSONL, with gzip where the path ends in `.gz`.
 
     An existing file is replaced at once or not at all.
+
+    Raises:
+      RecordError: an episode is one that `read_episodes` would refuse.
     """
-    _write(path, SCHEMA, episodes)
+
+    def check(row: dict[str, Any], where: Where) -> None:
+        parse_episode(row, where)
+        first_use(seen, row["id"], where)
+
+    seen: dict[str, int] = {}
+    _write(path, SCHEMA, episodes, check)
 
 
 def write_branches(path: str | os.PathLike, branches: Iterable[Branch]) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import jax
 
 from worldmodel.data.hashing import content_seed
-from worldmodel.data.records import State, Task, Transition
+from worldmodel.data.records import State, Task, Transition, check_lines
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
 from worldmodel.text.state_format import StateFormat
@@ -27,7 +27,8 @@ class Query(NamedTuple):
     """An action in a state of a task; `past` holds earlier actions, oldest first.
 
     `past_states` holds the states in which these were taken. A model that reads them
-    needs one for each past action.
+    needs one for each past action. A state is a tuple of lines, as
+    `worldmodel.data.records.lines` makes of a text.
     """
 
     task: Task
@@ -48,6 +49,7 @@ def query_after(
 class Prediction(NamedTuple):
     """The model's answer to a query; `error` is None unless the reply was malformed.
 
+    `outcome` says how the episode goes on: "go", or "win" or "lose" where it ends.
     `confidence` is the probability that the model gave to the state, reward and outcome
     of its reply. `p_reward` is the probability of a reward other than 0 and
     `p_terminal` that of the episode's end, each given the reply before it. All are NaN
@@ -226,6 +228,8 @@ class CachingExperienceModel(ExperienceModel):
         self, queries: Sequence[Query]
     ) -> tuple[list[tuple], dict[tuple, Query]]:
         """Return the key of each query, and the distinct queries not in the cache."""
+        for query in queries:
+            check_lines("the state of a query", query.state)
         keys = [self._key(q) for q in queries]
         todo = {
             k: q for k, q in zip(keys, queries, strict=True) if k not in self._answers

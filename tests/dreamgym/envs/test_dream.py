@@ -268,3 +268,28 @@ def test_the_single_view_can_be_forked():
     assert env.step("go left")[0].startswith("at 0")
     assert other.step("take coin")[4]["success"] is True
     assert env.step("go right")[0].startswith("at 1")
+
+
+class Odd(doubles.RuleModel):
+    """Answers as a model of another author may."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.change = change
+
+    def predict(self, queries):
+        return self.change(super().predict(queries))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda answers: [a._replace(outcome="won") for a in answers], "got 'won'"),
+        (lambda answers: answers[1:], "for each of 3 queries, got 2"),
+    ],
+)
+def test_answers_of_a_wrong_form_are_named(change, message):
+    envs = DreamVectorEnv(Odd(change), 3, max_steps=5)
+    envs.reset(options={"tasks": TASKS})
+    with pytest.raises(ValueError, match=message):
+        envs.step(["go right"] * 3)

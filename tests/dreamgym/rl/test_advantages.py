@@ -1,5 +1,7 @@
 """Advantages of turns: by hand, by a loop, and with members left out."""
 
+import inspect
+
 import numpy as np
 import pytest
 
@@ -393,3 +395,24 @@ def test_unit_rms_by_hand():
 def test_an_unknown_credit_is_refused():
     with pytest.raises(ValueError, match="credit must be one of"):
         credited([[[1.0]]], credit="luck")
+
+
+@pytest.mark.parametrize("credit", ["turn", "episode"])
+def test_a_reward_that_is_not_finite_is_named(credit):
+    rewards = np.zeros((2, 2, 3), np.float32)
+    rewards[1, 0, 2] = np.nan
+    states, counted = np.zeros(rewards.shape, np.int32), np.ones(rewards.shape, bool)
+    settings = {"discount": 1.0, "divide_by_std": True, "credit": credit}
+    with pytest.raises(ValueError, match=r"rewards\[1, 0, 2\] must be finite, got nan"):
+        group_advantages(rewards, counted, states, **settings)
+    counted[1, 0, 2] = False  # outside the mask nothing is compared
+    out = group_advantages(rewards, counted, states, **settings)
+    assert np.isfinite(out).all()
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.float32])
+def test_a_mask_of_numbers_is_refused(kind):
+    x, mask = np.arange(12.0).reshape(4, 3), np.ones((4, 3), kind)
+    for function in map(inspect.unwrap, (whiten, unit_rms)):
+        with pytest.raises(AssertionError, match="bool"):
+            function(x, mask)

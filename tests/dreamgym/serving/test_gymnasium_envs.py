@@ -19,6 +19,7 @@ from dreamgym.run.directory import RunError
 from dreamgym.serving import dream as run_dream
 from tests import doubles
 from tests.dreamgym.serving.runs import fitted_run
+from worldmodel.experience.base import Query
 from worldmodel.memory import ReplayMemory
 
 ROOT = Path(__file__).parents[3]
@@ -88,11 +89,31 @@ def test_tasks_are_chosen_by_record_by_id_and_by_split(rules):
     assert (reward, terminated, truncated, info["success"]) == (1.0, True, False, True)
     with pytest.raises(ValueError, match="no task 'nowhere' in this dream"):
         env.reset(options={"task": "nowhere"})
+    splits = {env.reset(seed=n)[1]["split"] for n in range(12)}
+    assert splits == {"train"}
+    both = gymnasium.make(DREAM, run=rules, split="")
+    splits = {both.reset(seed=n)[1]["split"] for n in range(30)}
+    assert splits == {"train", "dev"}
     dev = gymnasium.make(DREAM, run=rules, split="dev")
     ids = {dev.reset(seed=n)[1]["task"] for n in range(12)}
     assert ids == {t.id for t in doubles.tasks("dev")[:2]}
     with pytest.raises(ValueError, match="no task of split 'test'"):
         gymnasium.make(DREAM, run=rules, split="test")
+
+
+def test_the_models_of_a_run_are_loaded_by_its_directory(root):
+    dream = dreamgym.load_dream(root)
+    task = dream.tasks[0]
+    queries = [Query(task, (), task.initial_state, "go right")]
+    (answer,) = dream.model.predict(queries)
+    env = gymnasium.make(DREAM, run=root)
+    env.reset(options={"task": task.id})
+    *_, info = env.step("go right")
+    assert info["reasoning"] == answer.reasoning
+    with pytest.raises(TypeError, match="a tuple of lines, got the text 'at 1'"):
+        dream.model.predict([queries[0]._replace(state="at 1")])
+    with pytest.raises(RunError, match="no policy 's2r' in this run yet"):
+        dreamgym.load_policy(root, "s2r")
 
 
 def test_a_run_that_is_not_there_or_not_fitted_is_named(tmp_path):

@@ -178,6 +178,8 @@ def test_equal_seeds_give_equal_episodes_whatever_else_runs(server):
     with Client(server.url) as client:
         first = client.reset()
         assert "no seed" in first["metadata"]["warning"]
+        named = client.reset(seed=1, task="corridor-0")["metadata"]["warning"]
+        assert "reset ignores ['task']; it reads" in named
         again = client.reset(seed=first["metadata"]["seed"])
         assert again["observation"]["text"] == first["observation"]["text"]
 

@@ -3,10 +3,12 @@ import errno
 import gzip
 import itertools
 import json
+import math
 import re
 import tracemalloc
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -509,3 +511,41 @@ def test_an_object_of_another_format_names_its_importer(tmp_path, row, name):
     (tmp_path / "t.jsonl").write_text('{"other": 1}\n')
     with pytest.raises(RecordError, match="expected a field 'schema'"):
         records.read_episodes(tmp_path / "t.jsonl")
+
+
+def changed(**changes) -> Episode:
+    return dataclasses.replace(helpers.lamp_and_door(), **changes)
+
+
+def test_episodes_that_could_not_be_read_are_not_written(tmp_path):
+    path, good = tmp_path / "episodes.jsonl", helpers.lamp_and_door()
+    records.write_episodes(path, [good])
+    (step, *_) = good.transitions
+    ended = dataclasses.replace(step, terminated=False, truncated=False)
+    broken = [
+        (good, good),  # one id twice
+        (changed(transitions=()),),
+        (changed(transitions=(ended, dataclasses.replace(ended, state=("else",)))),),
+        (changed(transitions=(dataclasses.replace(step, rewards={"x": math.nan}),)),),
+    ]
+    for episodes in broken:
+        with pytest.raises(RecordError, match=r"episodes.jsonl:\d: field"):
+            records.write_episodes(path, episodes)
+    assert records.read_episodes(path) == [good]
+
+
+def test_numbers_of_numpy_are_written(tmp_path):
+    path, good = tmp_path / "episodes.jsonl", helpers.lamp_and_door()
+    task = dataclasses.replace(
+        good.task, options={"n": np.int64(3), "x": np.float32(1)}
+    )
+    records.write_episodes(path, [changed(task=task)])
+    (read,) = records.read_episodes(path)
+    assert read.task.options == {"n": 3, "x": 1.0}
+
+
+def test_a_text_is_no_state():
+    message = "state must be a tuple of lines, got the text 'at kitchen'"
+    with pytest.raises(TypeError, match=message):
+        records.check_lines("state", "at kitchen")
+    assert records.lines("at kitchen\n\nhere ") == ("at kitchen", "here")
