@@ -74,6 +74,8 @@ ALLOWED = {
         "dreamgym.gymnasium_ids",
         "dreamgym.envs",
         "dreamgym.config",
+        "dreamgym.build",
+        "dreamgym.serving",
         "dreamgym.commands",
     }
     | DATA,

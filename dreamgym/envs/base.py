@@ -15,11 +15,10 @@ also find it behind Gymnasium wrappers. An environment with random transitions s
 `deterministic = False`, one whose expert plans from the present state at any time
 `plans_from_any_state = True`.
 
-`info` may hold `rewards` and `costs` (named components), `success`, `invalid`,
-`reveals` and `instruction` (see worldmodel.data.records). `begin` adds `tools`, a text,
-to the instruction, and `tool_schemas` and `calls` to the options of a task that has
-none. Environments may raise anything: `guarded` (failures.py) is the one place that
-catches it.
+`info` may hold `rewards` and `costs` (dicts of numbers), `success`, `invalid`,
+`reveals` and `instruction` (worldmodel.data.records). `begin` adds `tools`, a text, to
+the instruction, and `tool_schemas` and `calls` to the options of a task without them.
+Environments may raise anything: `guarded` (failures.py) is the one place to catch it.
 """
 
 import copy
@@ -396,10 +395,8 @@ def begin_all(env: gymnasium.Env, tasks: Sequence[Task]) -> list[Task]:
 
 
 def _checked_text(name: str, text: str) -> str:
-    """Return the text; raise a ValueError if it is too long or UTF-8 cannot hold it.
-
-    A tokenizer would work for minutes, and in silence, on a text of some megabytes.
-    """
+    """Return the text; raise a ValueError if it is too long or UTF-8 cannot hold it."""
+    # A tokenizer would work for minutes, and in silence, on a text of some megabytes.
     if len(text) > MAX_CHARACTERS:
         raise TextTooLong(
             f"{name} of {len(text):,} characters, expected at most {MAX_CHARACTERS:,}"
@@ -413,6 +410,18 @@ def _flag(value: Any) -> bool | None:
     return None if value is None else bool(value)
 
 
+def _named_numbers(name: str, values: Any, action: str) -> dict[str, float]:
+    """Return named rewards or costs as floats; see `take` for what is raised."""
+    try:
+        named = {k: float(v) for k, v in values.items()}
+    except (AttributeError, TypeError, ValueError):
+        message = f"info[{name!r}] must be a dict of numbers, got {values!r:.60}"
+        raise TypeError(message) from None
+    if not np.isfinite(sum(named.values())):
+        raise FloatingPointError(f"{name} {named} after action {action!r}")
+    return named
+
+
 def take(env: gymnasium.Env, action: str, return_so_far: float = 0.0) -> Step:
     """Step a single environment; return named rewards and success.
 
@@ -420,16 +429,13 @@ def take(env: gymnasium.Env, action: str, return_so_far: float = 0.0) -> Step:
     positive return is one; `return_so_far` is the return before this step.
 
     Raises:
+      TypeError: rewards or costs that are no dict of numbers.
       FloatingPointError: a reward or a cost that is not finite.
       ValueError: a text cannot be written as UTF-8, or is too long (TextTooLong).
     """
     obs, reward, terminated, truncated, info = env.step(action)
-    rewards = {k: float(v) for k, v in info.get("rewards", {"reward": reward}).items()}
-    if not np.isfinite(sum(rewards.values())):
-        raise FloatingPointError(f"rewards {rewards} after action {action!r}")
-    costs = {k: float(v) for k, v in info.get("costs", {}).items()}
-    if not np.isfinite(sum(costs.values())):
-        raise FloatingPointError(f"costs {costs} after action {action!r}")
+    rewards = _named_numbers("rewards", info.get("rewards", {"reward": reward}), action)
+    costs = _named_numbers("costs", info.get("costs", {}), action)
     positive = return_so_far + float(reward) > 0
     success = info.get("success", terminated and positive)
     return Step(

@@ -117,6 +117,9 @@ def _is_refused(step: Played, before: list[str]) -> bool:
     return error_only_change(tuple(before), tuple(step.observation.splitlines()))
 
 
+NOTHING_AT_START = "valid_actions() lists nothing at the start"
+
+
 def check_valid_actions(player: Player, task: Task) -> list[str]:
     """Fault valid actions that are no texts; return them where they are."""
     lister, where = base.as_valid_actions(player.env), f"task {task.id!r}"
@@ -134,7 +137,7 @@ def check_valid_actions(player: Player, task: Task) -> list[str]:
     actions = checked_actions(player.findings, "valid_actions()", actions, where)
     if actions == []:
         player.findings.warn(
-            "valid_actions() lists nothing at the start",
+            NOTHING_AT_START,
             where,
             "list actions that would be taken now: random players have nothing to "
             "choose from",
@@ -143,7 +146,12 @@ def check_valid_actions(player: Player, task: Task) -> list[str]:
 
 
 def check_choice(findings: Findings, where: str) -> None:
-    """Warn of a state in the middle of an episode in which nothing is listed."""
+    """Warn of a state in the middle of an episode in which nothing is listed.
+
+    Where that is so at the start, it is said already.
+    """
+    if NOTHING_AT_START in findings.warnings:
+        return
     findings.warn(
         "valid_actions() lists nothing in the middle of an episode",
         where,

@@ -27,12 +27,16 @@ from dreamgym.envs.contract.actions import (
     random_chooser,
     taken_actions,
 )
-from dreamgym.envs.contract.copies import check_copies, check_fork, explain_replays
+from dreamgym.envs.contract.copies import (
+    check_copies,
+    check_fork,
+    check_global_random,
+    explain_replays,
+)
 from dreamgym.envs.contract.ends import (
     add_steps_after_end,
     check_declared_limit,
     check_early_limits,
-    check_limit_value,
     check_step_after_end,
     is_limit,
     warn_of_end,
@@ -54,7 +58,6 @@ from dreamgym.envs.contract.findings import (
     report,
 )
 from dreamgym.envs.contract.gymnasium_check import check_gymnasium
-from dreamgym.envs.contract.lots import check_global_random
 from dreamgym.envs.contract.memory import check_memory, check_names, check_returns
 from dreamgym.envs.contract.player import (
     MAX_TIMEOUTS,
@@ -110,7 +113,6 @@ def check(
     """
     findings = Findings()
     player, checks = Player(env, findings), {"reset", "step"}
-    check_limit_value(player)
     lister = base.as_tasks(env)
     listed = player.call(
         "tasks",

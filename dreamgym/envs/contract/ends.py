@@ -8,6 +8,7 @@ from dreamgym.envs import limits
 from dreamgym.envs.base import EnvironmentFailure, guarded
 from dreamgym.envs.contract.findings import Findings
 from dreamgym.envs.contract.player import NONSENSE, Player, Trace
+from dreamgym.envs.failures import EnvironmentTimeout, deadlines_of
 
 STEP_AFTER_END_ERRORS = (RuntimeError, ValueError, AssertionError, error.Error)
 """What a step after the end may raise; another error is a mistake in the code."""
@@ -21,8 +22,19 @@ def check_step_after_end(player: Player, trace: Trace, what: str) -> str | None:
     The episode is the one that the environment has just ended. Where nothing is raised,
     it is returned where that was: how much it matters, all episodes together show.
     """
-    result = guarded(player.env, lambda: player.env.step("look"))
+    seconds = deadlines_of(player.env).step
+    result = guarded(player.env, lambda: player.env.step("look"), seconds=seconds)
     where = f"task {trace.task.id!r}, {what}, after step {trace.length}"
+    if isinstance(result, EnvironmentFailure) and isinstance(
+        result.error, EnvironmentTimeout
+    ):
+        player.timeouts += 1
+        player.findings.fault(
+            f"a step after the end must raise, and did not answer within {seconds:g} s",
+            where,
+            _RAISE,
+        )
+        return None
     if not isinstance(result, EnvironmentFailure):
         return where
     if not isinstance(result.error, STEP_AFTER_END_ERRORS):
@@ -79,11 +91,12 @@ def check_declared_limit(player: Player, trace: Trace, what: str) -> None:
 
 
 def check_early_limits(player: Player, traces: Sequence[Trace], limit: int) -> None:
-    """Warn of episodes that are truncated before any limit.
+    """Warn of episodes that are truncated before any limit, and of one that is none.
 
     The limit is the one that is declared for the task; where none is, the longest
     episode of the same task that was truncated shows it. `limit` is that of the check.
     """
+    check_limit_value(player)
     cut = [t for t in traces if t.last.truncated]
     longest: dict[str, int] = {}
     for t in cut:

@@ -8,21 +8,18 @@ import dataclasses
 import inspect
 import itertools
 import json
-import math
-import numbers
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium
-import numpy as np
 
 from dreamgym.envs import base
 from dreamgym.envs.base import EnvironmentFailure, guarded
 from dreamgym.envs.contract.findings import Findings, difference
+from dreamgym.envs.contract.results import can_be_read, is_text, warn_of_empty_state
 from dreamgym.envs.failures import EnvironmentTimeout, deadlines_of
-from dreamgym.envs.spaces import MAX_CHARACTERS
 from dreamgym.envs.tools.tool_env import ToolEnv
 from worldmodel.data.records import Task
 
@@ -174,8 +171,8 @@ class Player:
             self.findings.fault(what, where, cure)
         if not isinstance(result, EnvironmentFailure):
             return result
-        if name == "reset" and (what := self._broken_plan()):
-            self.findings.fault(what, where, _NOTHING["expert"][1])
+        if name == "reset" and (broken := self._broken_plan()):
+            self.findings.fault(broken[0], where, broken[1])
             return None
         place, cure = result.place, _CURES.get(name, "mend the line")
         if isinstance(result.error, dataclasses.FrozenInstanceError):
@@ -198,18 +195,24 @@ class Player:
         seconds = self._deadlines.reset, self._deadlines.step
         return 0.0 if 0.0 in seconds else CHECK_CALLS * sum(seconds)
 
-    def _broken_plan(self) -> str | None:
-        """Return what is wrong with the expert's plan where that broke a reset.
+    def _broken_plan(self) -> tuple[str, str] | None:
+        """Return what is wrong with the expert's plan, and the cure, or None.
 
-        A ToolEnv asks for the plan when it starts a task.
+        A ToolEnv asks for the plan when it starts a task, so that it breaks the reset.
         """
         expert = base.as_expert(self.env)
         if expert is None or not isinstance(self.env.unwrapped, ToolEnv):
             return None
         plan = guarded(self.env, expert.expert)
-        if isinstance(plan, EnvironmentFailure | Iterable):
-            return None
-        return f"expert() must return a list of actions, got {plan!r:.40}"
+        if isinstance(plan, EnvironmentFailure):
+            return f"expert raised {plan.reason} ({plan.place})", _CURES["expert"]
+        if not isinstance(plan, Iterable):
+            what = f"expert() must return a list of actions, got {plan!r:.40}"
+            return what, _NOTHING["expert"][1]
+        if wrong := [x for x in plan if not isinstance(x, str)]:
+            what = f"expert() must return texts, got a {type(wrong[0]).__name__}"
+            return what, "write a call as self.call('tool', argument=value)"
+        return None
 
     def _refused_call(self, name: str, error: Exception) -> str | None:
         """Return where a method is defined that does not take its arguments, or None.
@@ -262,8 +265,16 @@ class Player:
             )
             return None
         obs, info = result
-        if not self._is_text(obs, "reset", where):
+        if not is_text(self.findings, self.env, obs, "reset", where):
             return None
+        instruction = info.get("instruction", "")
+        if not isinstance(instruction, str):
+            kind = type(instruction).__name__
+            fault(
+                f"info['instruction'] must be a text, got {kind}",
+                where,
+                f"it is {instruction!r:.60}",
+            )
         if not obs.strip():
             fault(
                 "a task starts with an empty state",
@@ -273,30 +284,6 @@ class Player:
             return None
         self.observation, self.instruction = obs, instruction_of(task, info)
         return obs, info
-
-    def _is_text(self, obs: Any, call: str, where: str) -> bool:
-        if not isinstance(obs, str):
-            self.findings.fault(
-                f"{call} must return text, got {type(obs).__name__}",
-                where,
-                "return one str, lines separated by \\n",
-            )
-            return False
-        if len(obs) > MAX_CHARACTERS:
-            self.findings.fault(
-                f"{call} returned a text that is too long",
-                f"{where}: {len(obs):,} characters",
-                f"return at most {MAX_CHARACTERS:,}: the episode would end there",
-            )
-            return False
-        failure = guarded(self.env, obs.encode)
-        if isinstance(failure, EnvironmentFailure):
-            self.findings.fault(
-                f"{call} returned a text that UTF-8 cannot hold: {failure.reason}",
-                where,
-                "decode with errors='replace'",
-            )
-        return not isinstance(failure, EnvironmentFailure)
 
     def play(
         self, task: Task, actions: Iterable[Any], limit: int, seed: int | None = None
@@ -344,9 +331,10 @@ class Player:
             self.findings.fault(_STEP, where, cure)
             return None
         obs, reward, terminated, truncated, info = result
-        if not self._is_text(obs, "step", where):
+        if not is_text(self.findings, self.env, obs, "step", where):
             return None
-        if not self._sound(where, reward, terminated, truncated, info):
+        warn_of_empty_state(self.findings, obs, where)
+        if not can_be_read(self.findings, where, result[1:]):
             return None
         self.observation = obs
         flags = (info.get(name) for name in ("success", "invalid", "reveals"))
@@ -358,63 +346,6 @@ class Player:
             bool(truncated),
             *(None if flag is None else bool(flag) for flag in flags),
         )
-
-    def _sound(
-        self, where: str, reward: Any, terminated: Any, truncated: Any, info: Any
-    ) -> bool:
-        """Whether the other four values of a step can be read; faults what cannot."""
-        fault = self.findings.fault
-        for name, flag in (("terminated", terminated), ("truncated", truncated)):
-            if not isinstance(flag, bool):
-                kind = f"{type(flag).__module__}.{type(flag).__name__}"
-                fault(
-                    f"{name} must be a bool, got {kind.removeprefix('builtins.')}",
-                    where,
-                    f"return bool({name}): a numpy boolean is not Python's False",
-                )
-        if terminated and truncated:
-            fault(
-                "terminated and truncated must not merge",
-                where,
-                "terminated: the task itself ended; truncated: only a limit was hit",
-            )
-        number = isinstance(reward, numbers.Real | np.number)
-        if not number or not math.isfinite(float(reward)):
-            fault(
-                f"a reward must be a finite number, got {reward!r:.40}",
-                where,
-                "return a float",
-            )
-            return False
-        if not isinstance(info, dict):
-            fault("info must be a dict", where, f"it is {info!r:.60}")
-            return False
-        for name in ("success", "invalid", "reveals"):
-            flag = info.get(name)
-            # Any text is true, `no` as well.
-            if flag is not None and not isinstance(flag, numbers.Real | np.bool_):
-                fault(
-                    f"info[{name!r}] must be a bool, got {flag!r:.40}",
-                    where,
-                    f"return bool(...), or leave {name!r} out",
-                )
-        parts = info.get("rewards")
-        named = isinstance(parts, dict) and all(
-            isinstance(x, numbers.Real | np.number) for x in parts.values()
-        )
-        if parts is not None and not named:
-            fault(
-                "info['rewards'] must be a dict of numbers",
-                where,
-                f"it is {parts!r:.60}",
-            )
-        elif parts is not None and abs(sum(parts.values()) - float(reward)) > 1e-6:
-            fault(
-                "info['rewards'] must sum to the reward",
-                where,
-                f"it holds {parts}, and the reward is {float(reward)}",
-            )
-        return True
 
 
 def instruction_of(task: Task, info: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ mistake in the environment. An action that is no call is an answer, which
 `max_episode_steps` of 1.
 """
 
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -287,7 +288,7 @@ class ToolEnv(TextEnv):
         if _SURROGATES.search(json.dumps(call.arguments, ensure_ascii=False)):
             raise ValueError(f"an argument of {call.tool} has half of a surrogate pair")
         self.tools[call.tool].check(call.arguments)
-        return str(self.run_tool(call.tool, call.arguments))
+        return _message(self.run_tool(call.tool, call.arguments))
 
     def run_tool(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """Return the message of a tool for checked arguments: calls its method."""
@@ -302,8 +303,7 @@ class ToolEnv(TextEnv):
         return self.answer(text)
 
     def _text(self) -> str:
-        lines = self.observation()
-        visible_lines = [lines] if isinstance(lines, str) else lines
+        visible_lines = _texts(self.observation())
         earlier = f"earlier results {self._left_out}" if self._left_out else ""
         results = [f"result {message}" for message in self._messages]
         return "\n".join(part for part in (*visible_lines, earlier, *results) if part)
@@ -348,11 +348,8 @@ class ToolEnv(TextEnv):
         instruction = "" if self._task is None else self._task.instruction
         if not self._open:
             return Sight(instruction, unlikely=self.tools)
-        lines = self.observation()
-        visible_lines = [lines] if isinstance(lines, str) else lines
-        return Sight(
-            instruction, [*visible_lines, *self._visible_messages], unlikely=self.tools
-        )
+        sight = [*_texts(self.observation()), *self._visible_messages]
+        return Sight(instruction, sight, unlikely=self.tools)
 
     def _require_task(self, method: str) -> None:
         if self._task is None:
@@ -368,6 +365,24 @@ def _refuse_text(expected: str, value: Any) -> None:
     """Raise TypeError for a text, which Python would read as true, or as a number."""
     if isinstance(value, str | bytes):
         raise TypeError(f"{expected}, got the text {value!r:.80}")
+
+
+def _texts(value: Any) -> list[str]:
+    """Return what `observation()` returned as texts; raise a TypeError for others."""
+    texts = [value] if isinstance(value, str) else value
+    if isinstance(texts, list | tuple) and all(isinstance(x, str) for x in texts):
+        return list(texts)
+    raise TypeError(
+        f"observation() must return a text or a list of texts, got {value!r:.60}"
+    )
+
+
+def _message(value: Any) -> str:
+    """Return a tool's result as text: a dict or a list as JSON, where it can be."""
+    if isinstance(value, dict | list):
+        with contextlib.suppress(TypeError, ValueError):
+            return json.dumps(value, ensure_ascii=False)
+    return str(value)
 
 
 def _explain(error: Exception, what: Any) -> str:

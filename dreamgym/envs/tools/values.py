@@ -24,7 +24,7 @@ _QUOTED = re.compile(
 )
 """Texts in quotes. One before a colon is a key of JSON, and no value."""
 _WORD = re.compile(r"[^\W_][\w.:/@-]*[\w/]|[^\W_]")
-_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w])")
+_NUMBER = re.compile(r"(?<![\w.])(?<!\d[-:])-?\d+(?:\.\d+)?(?!\w|[-:]\d)")
 _NAME = re.compile(r".*[\d_.:/@-]|.+[A-Z]")
 _SENTENCE_START = re.compile(r"(?:^|[.!?][\"')]*\s)[\s\"'(]*$")
 _NAME_PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import itertools
 import json
+import math
 import re
 import sys
 import time
@@ -16,6 +17,7 @@ from dreamgym.envs import base
 from dreamgym.envs.contract import checker
 from dreamgym.envs.tools.tool_env import ToolEnv
 from tests import doubles
+from tests.dreamgym.envs.contract.common import checked, named
 from worldmodel.data.records import Task
 
 
@@ -436,3 +438,77 @@ def test_all_faults_are_named_at_once():
     assert text.startswith("mine:Many breaks the contract: 4 faults, no warnings (")
     for part in ("valid_actions()", "expert()", "step must", "tasks('dev')", "    do:"):
         assert part in text
+
+
+@pytest.mark.parametrize(
+    "costs", [{"time": None}, {"time": "1 s"}, 0.1, {"time": math.nan}]
+)
+def test_costs_that_are_no_numbers_are_a_fault(costs):
+    class Costly(doubles.Corridor):
+        def step(self, action):
+            *values, info = super().step(action)
+            return (*values, info | {"costs": costs})
+
+    fault = named(checked(Costly).faults, r"info\['costs'\] must be a dict of finite")
+    assert fault.cure == f"it is {costs!r}"
+    env = Costly()
+    env.reset(options={"task": env.tasks("train")[0]})
+    with pytest.raises((TypeError, FloatingPointError), match="costs"):
+        base.take(env, "go left")
+
+
+class Hanging(doubles.Corridor):
+    """A step after the end never answers."""
+
+    step_seconds = 0.5
+
+    def step(self, action):
+        if not self.open:
+            time.sleep(60)
+        return super().step(action)
+
+
+def test_a_step_after_the_end_that_hangs_is_a_fault():
+    start = time.monotonic()
+    what = "a step after the end must raise, and did not answer within 0.5 s"
+    named(checked(Hanging).faults, what)
+    assert time.monotonic() - start < 30
+
+
+class Mute(doubles.Corridor):
+    """Shows nothing after a step."""
+
+    def step(self, action):
+        _, *values = super().step(action)
+        return (" \n\t\n", *values)
+
+
+class Coloured(doubles.Corridor):
+    """Shows its states as a terminal does."""
+
+    def step(self, action):
+        obs, *values = super().step(action)
+        return (f"\x1b[1;31m{obs}\x1b[0m", *values)
+
+
+@pytest.mark.parametrize(
+    ("env", "what"),
+    [
+        (Mute, "a state is empty after a step"),
+        (Coloured, "step returned codes of a terminal"),
+    ],
+)
+def test_states_that_teach_nothing_are_warned_of(env, what):
+    named(checked(env).warnings, what)
+
+
+class Listed(doubles.Corridor):
+    """Its instruction is a list."""
+
+    def reset(self, **settings):
+        obs, info = super().reset(**settings)
+        return obs, info | {"instruction": ["take", "the coin"]}
+
+
+def test_an_instruction_that_is_no_text_is_a_fault():
+    named(checked(Listed).faults, r"info\['instruction'\] must be a text, got list")

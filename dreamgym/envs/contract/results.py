@@ -1,0 +1,131 @@
+"""The part of the contract checker that looks at what reset and step return."""
+
+import math
+import numbers
+import re
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from dreamgym.envs.base import EnvironmentFailure, guarded
+from dreamgym.envs.contract.findings import Findings
+from dreamgym.envs.spaces import MAX_CHARACTERS
+
+_TERMINAL_CODE = re.compile(r"\x1b\[|[\x00\x07\x08]")
+
+
+def is_text(
+    findings: Findings, env: gymnasium.Env, obs: Any, call: str, where: str
+) -> bool:
+    """Return whether `call` returned a text that a run can hold; add a fault if not."""
+    if not isinstance(obs, str):
+        findings.fault(
+            f"{call} must return text, got {type(obs).__name__}",
+            where,
+            "return one str, lines separated by \\n",
+        )
+        return False
+    if len(obs) > MAX_CHARACTERS:
+        findings.fault(
+            f"{call} returned a text that is too long",
+            f"{where}: {len(obs):,} characters",
+            f"return at most {MAX_CHARACTERS:,}: the episode would end there",
+        )
+        return False
+    if _TERMINAL_CODE.search(obs):
+        findings.warn(
+            f"{call} returned codes of a terminal",
+            f"{where}: {obs!r:.60}",
+            "leave colours and control characters out: each is a word to learn",
+        )
+    failure = guarded(env, obs.encode)
+    if isinstance(failure, EnvironmentFailure):
+        findings.fault(
+            f"{call} returned a text that UTF-8 cannot hold: {failure.reason}",
+            where,
+            "decode with errors='replace'",
+        )
+    return not isinstance(failure, EnvironmentFailure)
+
+
+def warn_of_empty_state(findings: Findings, obs: str, where: str) -> None:
+    """Warn of a state without a line after a step."""
+    if not obs.strip():
+        findings.warn(
+            "a state is empty after a step",
+            where,
+            "return what is there now, at least one line: an agent sees no more",
+        )
+
+
+def can_be_read(findings: Findings, where: str, values: tuple) -> bool:
+    """Return whether the values of a step after its text can be read; add the faults.
+
+    They are reward, terminated, truncated and info.
+    """
+    reward, terminated, truncated, info = values
+    fault = findings.fault
+    for name, flag in (("terminated", terminated), ("truncated", truncated)):
+        if not isinstance(flag, bool):
+            kind = f"{type(flag).__module__}.{type(flag).__name__}"
+            fault(
+                f"{name} must be a bool, got {kind.removeprefix('builtins.')}",
+                where,
+                f"return bool({name}): a numpy boolean is not Python's False",
+            )
+    if terminated and truncated:
+        fault(
+            "terminated and truncated must not merge",
+            where,
+            "terminated: the task itself ended; truncated: only a limit was hit",
+        )
+    if not _is_finite(reward):
+        fault(
+            f"a reward must be a finite number, got {reward!r:.40}",
+            where,
+            "return a float that is neither NaN nor infinite",
+        )
+        return False
+    if not isinstance(info, dict):
+        fault("info must be a dict", where, f"it is {info!r:.60}")
+        return False
+    for name in ("success", "invalid", "reveals"):
+        flag = info.get(name)
+        # Any text is true, `no` as well.
+        if flag is not None and not isinstance(flag, numbers.Real | np.bool_):
+            fault(
+                f"info[{name!r}] must be a bool, got {flag!r:.40}",
+                where,
+                f"return bool(...), or leave {name!r} out",
+            )
+    costs = info.get("costs", {})
+    if not isinstance(costs, dict) or not all(map(_is_finite, costs.values())):
+        fault(
+            "info['costs'] must be a dict of finite numbers",
+            where,
+            f"it is {costs!r:.60}",
+        )
+        return False
+    parts = info.get("rewards")
+    named = isinstance(parts, dict) and all(
+        isinstance(x, numbers.Real | np.number) for x in parts.values()
+    )
+    if parts is not None and not named:
+        fault(
+            "info['rewards'] must be a dict of numbers",
+            where,
+            f"it is {parts!r:.60}",
+        )
+    elif parts is not None and abs(sum(parts.values()) - float(reward)) > 1e-6:
+        fault(
+            "info['rewards'] must sum to the reward",
+            where,
+            f"it holds {parts}, and the reward is {float(reward)}",
+        )
+    return True
+
+
+def _is_finite(value: Any) -> bool:
+    is_number = isinstance(value, numbers.Real | np.number)
+    return is_number and math.isfinite(float(value))

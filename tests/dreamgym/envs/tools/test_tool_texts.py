@@ -1,0 +1,105 @@
+"""What tools show and return, and plans that break a reset: named by what is wrong."""
+
+import pytest
+
+from dreamgym.envs.contract import checker
+from dreamgym.envs.tools.tool_env import ToolEnv, tool
+from worldmodel.data.records import Task
+from worldmodel.text.tools.tool_calls import read_action
+
+
+class Odd(ToolEnv):
+    """One lamp; what it observes and returns is set by a test."""
+
+    shown = "lamp off"
+    result = "on"
+    plan = ()
+
+    def tasks(self, split):
+        return [Task(id=f"{split}-{i}", instruction="light it") for i in range(3)]
+
+    def start(self, _):
+        return None
+
+    def observation(self):
+        return self.shown
+
+    @tool
+    def press(self) -> str:
+        """Press the lamp."""
+        self.finish(True)
+        return self.result
+
+    def expert(self):
+        return [self.call("press")] if not self.plan else self.plan
+
+
+def played(**changes):
+    env = type("Odd", (Odd,), changes)()
+    env.reset(options={"task": env.tasks("train")[0]})
+    return env.step(env.call("press"))[0]
+
+
+@pytest.mark.parametrize("shown", [{"lamp": "off"}, [1, 2], 3, ("a", None)])
+def test_an_observation_that_is_no_text_is_named(shown):
+    with pytest.raises(TypeError, match="must return a text or a list of texts, got"):
+        played(observation=lambda _: shown)
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        ("on", "on"),
+        ({"lamp": True, "watts": [1, None]}, '{"lamp": true, "watts": [1, null]}'),
+        (["ä"], '["ä"]'),
+        ({1}, "{1}"),
+        ({"a": {1}}, "{'a': {1}}"),
+    ],
+)
+def test_a_result_that_is_json_is_written_as_json(result, text):
+    assert f"result {text}" in played(press=tool(press_that_returns(result)))
+
+
+def press_that_returns(result):
+    def press(self) -> str:
+        """Press the lamp."""
+        self.finish(True)
+        return result
+
+    return press
+
+
+@pytest.mark.parametrize(
+    ("plan", "what"),
+    [
+        ([{"tool": "press"}], "expert() must return texts, got a dict"),
+        (None, "expert raised TypeError: "),
+    ],
+)
+def test_a_plan_that_breaks_a_reset_is_a_fault_of_the_expert(plan, what):
+    def expert(self):
+        return self.call("press", "now") if plan is None else plan
+
+    report = checker.check(type("Odd", (Odd,), {"expert": expert})(), limit=9)
+    assert any(f.what.startswith(what) for f in report.faults), report.text("odd")
+    assert not any("reset raised" in f.what for f in report.faults)
+
+
+def test_no_number_is_taken_out_of_a_date_or_a_time():
+    class Log(ToolEnv):
+        def tasks(self, split):
+            text = "send 3 or 2.5 kg on 2026-07-10 at 10:30, not -4"
+            return [Task(id=split, instruction=text)]
+
+        def start(self, _):
+            return None
+
+        @tool
+        def send(self, kg: float) -> str:
+            """Send it."""
+            return f"sent {kg}"
+
+    env = Log()
+    env.reset(options={"task": env.tasks("train")[0]})
+    listed = {read_action(a).calls[0].arguments["kg"] for a in env.valid_actions()}
+    assert listed == {3.0, 2.5, -4.0}
