@@ -175,6 +175,8 @@ class Player:
             self.findings.fault(broken[0], where, broken[1])
             return None
         place, cure = result.place, _CURES.get(name, "mend the line")
+        if isinstance(result.error, NotImplementedError) and self._lacks(name):
+            cure = f"the class has no method {name}: {_SIGNATURES[name]}"
         if isinstance(result.error, dataclasses.FrozenInstanceError):
             cure = "a Task cannot change: dataclasses.replace(task, ...) makes another"
         if isinstance(result.error, EnvironmentTimeout):
@@ -213,6 +215,11 @@ class Player:
             what = f"expert() must return texts, got a {type(wrong[0]).__name__}"
             return what, "write a call as self.call('tool', argument=value)"
         return None
+
+    def _lacks(self, name: str) -> bool:
+        """Return whether a method is only that of gymnasium.Env, which raises."""
+        method = getattr(type(self.env.unwrapped), name, None)
+        return name in _SIGNATURES and method is getattr(gymnasium.Env, name, ())
 
     def _refused_call(self, name: str, error: Exception) -> str | None:
         """Return where a method is defined that does not take its arguments, or None.

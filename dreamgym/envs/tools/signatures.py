@@ -4,6 +4,9 @@ method or schema -> Signature: its name, its types, and what it does in one line
 text that an agent reads, the JSON schema, the check of arguments, and likely arguments
 """
 
+import dataclasses
+import datetime
+import enum
 import functools
 import inspect
 import itertools
@@ -12,7 +15,7 @@ import operator
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -68,8 +71,14 @@ class Signature:
         """Return the signature of a method, from its type hints and its docstring.
 
         Raises:
-          TypeError: an argument has no type, none that JSON has, or no name in a call.
+          TypeError: an argument has no type, none that JSON has, or no name in a call;
+            or the method is a coroutine.
         """
+        if inspect.iscoroutinefunction(method):
+            raise TypeError(
+                f"{place_of(method)}: a tool cannot be async, since nothing awaits it: "
+                "write def, with asyncio.run(...) inside"
+            )
         doc = inspect.getdoc(method) or ""
         parameters = dict(list(inspect.signature(method).parameters.items())[1:])
         hints = typing.get_type_hints(method)
@@ -226,7 +235,23 @@ def hint_text(hint: Any) -> str:
     if hint in (list, dict) or origin in (list, dict):
         inner = ", ".join(map(hint_text, parts))
         return f"{(origin or hint).__name__}{f'[{inner}]' if inner else ''}"
-    raise TypeError(f"got {hint}")
+    raise TypeError(f"got {hint}{_instead(origin or hint)}")
+
+
+def _instead(kind: Any) -> str:
+    """Return what to write in place of a type that JSON lacks, after a colon."""
+    if not isinstance(kind, type):
+        return ""
+    if issubclass(kind, enum.Enum):
+        values = ", ".join(repr(member.value) for member in kind)
+        return f": write Literal[{values}]"
+    if issubclass(kind, datetime.date | datetime.time | datetime.timedelta):
+        return ": take a str, and read it in the tool"
+    if dataclasses.is_dataclass(kind) or issubclass(kind, Mapping):
+        return ": take a dict"
+    if issubclass(kind, Collection):
+        return ": take a list"
+    return ""
 
 
 _TYPES = {

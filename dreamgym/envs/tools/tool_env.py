@@ -22,7 +22,7 @@ import json
 import random
 import re
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from dreamgym.envs.base import AnyText, TextEnv, as_tasks
@@ -369,9 +369,12 @@ def _refuse_text(expected: str, value: Any) -> None:
 
 def _texts(value: Any) -> list[str]:
     """Return what `observation()` returned as texts; raise a TypeError for others."""
-    texts = [value] if isinstance(value, str) else value
-    if isinstance(texts, list | tuple) and all(isinstance(x, str) for x in texts):
-        return list(texts)
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, Iterable) and not isinstance(value, Mapping):
+        texts = list(value)
+        if all(isinstance(x, str) for x in texts):
+            return texts
     raise TypeError(
         f"observation() must return a text or a list of texts, got {value!r:.60}"
     )

@@ -512,3 +512,9 @@ class Listed(doubles.Corridor):
 
 def test_an_instruction_that_is_no_text_is_a_fault():
     named(checked(Listed).faults, r"info\['instruction'\] must be a text, got list")
+
+
+def test_a_class_without_a_step_is_told_to_have_one():
+    stepless = type("Stepless", (doubles.Corridor,), {"step": gymnasium.Env.step})
+    fault = named(checked(stepless).faults, "^step raised NotImplementedError")
+    assert fault.cure == "the class has no method step: write def step(self, action)"

@@ -1,5 +1,9 @@
 """What tools show and return, and plans that break a reset: named by what is wrong."""
 
+import dataclasses
+import datetime
+import enum
+
 import pytest
 
 from dreamgym.envs.contract import checker
@@ -44,6 +48,12 @@ def played(**changes):
 def test_an_observation_that_is_no_text_is_named(shown):
     with pytest.raises(TypeError, match="must return a text or a list of texts, got"):
         played(observation=lambda _: shown)
+
+
+@pytest.mark.parametrize("shown", [["a", "b"], ("a", "b"), "a\nb", iter(["a", "b"])])
+def test_an_observation_is_a_text_or_some_texts(shown):
+    lines = list(shown) if not isinstance(shown, str) else shown
+    assert played(observation=lambda _: lines).startswith("a\nb\nresult")
 
 
 @pytest.mark.parametrize(
@@ -103,3 +113,38 @@ def test_no_number_is_taken_out_of_a_date_or_a_time():
     env.reset(options={"task": env.tasks("train")[0]})
     listed = {read_action(a).calls[0].arguments["kg"] for a in env.valid_actions()}
     assert listed == {3.0, 2.5, -4.0}
+
+
+class Level(enum.Enum):
+    LOW = "low"
+    HIGH = "high"
+
+
+@dataclasses.dataclass
+class Place:
+    row: int
+
+
+@pytest.mark.parametrize(
+    ("hint", "instead"),
+    [
+        (Level, r"write Literal\['low', 'high'\]"),
+        (datetime.date, "take a str, and read it in the tool"),
+        (Place, "take a dict"),
+        (tuple[int, int], "take a list"),
+        (set[str], "take a list"),
+    ],
+)
+def test_a_type_that_json_lacks_is_refused_with_one_that_it_has(hint, instead):
+    def place(self, x): ...
+
+    place.__annotations__ = {"x": hint}
+    with pytest.raises(TypeError, match=rf"'x' needs a type: .*: {instead}$"):
+        type("Odd", (ToolEnv,), {"place": tool(place)})
+
+
+def test_a_tool_is_no_coroutine():
+    async def wait(self) -> str: ...
+
+    with pytest.raises(TypeError, match=r"wait .*: a tool cannot be async"):
+        type("Odd", (ToolEnv,), {"wait": tool(wait)})
