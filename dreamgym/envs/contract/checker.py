@@ -310,7 +310,8 @@ class _Inspector:
                 REPLAYS,
                 f"task {task.id!r}, {what}, {differs}",
                 "begin the task that options['task'] holds, and "
-                "draw what belongs to it from a generator that the task seeds "
+                "draw what belongs to it from a generator that the task seeds; make "
+                "lists and dicts in reset, since those of the class are shared "
                 "(each play has another seed of reset, except where the task has one: "
                 "options={'seed': n}); where steps draw lots, declare "
                 "`deterministic = False`",

@@ -140,7 +140,7 @@ def _missing_names(episode: PlannedEpisode) -> Iterator[tuple[str, str, bool]]:
     for i, action in enumerate(trace.actions):
         read = (instruction, states[i], *trace.actions[max(i - POLICY_ACTIONS, 0) : i])
         for word in filter(has_digit, _names(action)):
-            if not _holds(read, word):
+            if not _holds(read, word) and not _is_place(read, word):
                 where = f"task {trace.task.id!r}, step {i + 1}, action {action!r:.80}"
                 yield where, word, _holds(states[:i], word)
 
@@ -149,6 +149,18 @@ def _holds(texts: Iterable[str], word: str) -> bool:
     """Whether a text holds a word, also as a part: `K7` in `id:K7`, not in `K71`."""
     pattern = re.compile(rf"(?<![^\W_]){re.escape(word)}(?![^\W_])")
     return any(pattern.search(text) for text in texts)
+
+
+def _is_place(texts: Iterable[str], word: str) -> bool:
+    """Return whether a word is a place, or two, of a board that the texts show.
+
+    `c3` and `c3-d5` are where columns `a b c d e` and rows with a number stand.
+    """
+    pieces, texts = re.findall(r"[^\W\d_]+|\d+", word), list(texts)
+    columns = [piece for piece in pieces if piece.isalpha()]
+    if not columns or any(len(piece) > 1 for piece in columns):
+        return False
+    return all(_holds(texts, piece) for piece in pieces)
 
 
 def check_returns(findings: Findings, traces: Sequence[Trace]) -> None:

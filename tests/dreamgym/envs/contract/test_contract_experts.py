@@ -5,6 +5,10 @@ import dataclasses
 
 import pytest
 
+from dreamgym.envs.contract.experts import PlannedEpisode
+from dreamgym.envs.contract.findings import Findings
+from dreamgym.envs.contract.memory import check_names
+from dreamgym.envs.contract.player import Played, Trace
 from tests import corridor, doubles
 from tests.dreamgym.envs.contract.common import checked, named
 
@@ -336,3 +340,27 @@ def _with_lots(self, action):
 
     obs, *rest = doubles.Corridor.step(self, action)
     return (f"{obs}\nlots {random.random()}", *rest)
+
+
+@pytest.mark.parametrize(
+    ("columns", "action", "unseen"),
+    [
+        ("a b c d", "b{}-c{}", False),
+        ("a b d", "b{}-c{}", True),
+        ("a b c d", "b{}-cc{}", True),
+        ("a b c d", "c1{}", True),  # there is no such row
+    ],
+)
+def test_a_cell_of_a_board_that_is_shown_is_no_unseen_name(columns, action, unseen):
+    episodes = []
+    for i in range(20, 40):
+        move = action.format(i, i)
+        steps = (Played("", f"{columns}\n{i} . x . .\n"), Played(move, "moved"))
+        trace = Trace(doubles.task(0, 1, 2), steps)
+        trace = dataclasses.replace(
+            trace, task=dataclasses.replace(trace.task, id=f"t{i}")
+        )
+        episodes.append(PlannedEpisode("move", [move], trace))
+    findings = Findings()
+    check_names(findings, episodes)
+    assert bool(findings.warnings) == unseen
