@@ -67,8 +67,8 @@ def complete(
     """
     if len(keys) != len(prompts):
         raise ValueError(f"{len(prompts)} prompts need a key each, got {len(keys)}")
-    for number, ids in enumerate(prompts, start=1):
-        _check_ids(f"prompt {number}", ids, model)
+    for number, prompt in enumerate(prompts, start=1):
+        _check_ids(f"prompt {number}", prompt, model)
     longest = max((len(p) for p in prompts), default=0)
     max_positions = model.config.max_position_embeddings
     if not all(len(p) for p in prompts):
