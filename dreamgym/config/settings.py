@@ -83,9 +83,7 @@ class RunConfig:
                 "none: give --env as well, or no --budget"
             )
         if type(self.seed) is not int or self.seed < 0:
-            raise ValueError(
-                f"seed must be a whole number of at least 0, got {self.seed!r}"
-            )
+            raise ValueError(f"seed must be an int of at least 0, got {self.seed!r}")
         self._check_loops()
         self._check_server()
         if self.uncertainty.signal == "ensemble" and not self.ensemble.members:

@@ -414,7 +414,7 @@ def _named_numbers(name: str, values: Any, action: str) -> dict[str, float]:
     """Return named rewards or costs as floats; see `take` for what is raised."""
     try:
         named = {k: float(v) for k, v in values.items()}
-    except (AttributeError, TypeError, ValueError):
+    except (AttributeError, OverflowError, TypeError, ValueError):
         message = f"info[{name!r}] must be a dict of numbers, got {values!r:.60}"
         raise TypeError(message) from None
     if not np.isfinite(sum(named.values())):

@@ -4,8 +4,9 @@ environment, tasks -> the limit of an episode, with the reason for it
 """
 
 import math
+import numbers
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium
 
@@ -40,13 +41,25 @@ class StepLimit(NamedTuple):
 def declared_step_limit(env: gymnasium.Env) -> int | None:
     """Return the step limit that an environment declares, or None.
 
-    It is the attribute `max_episode_steps`, else the one of its Gymnasium spec.
+    It is the attribute `max_episode_steps`, else the one of its Gymnasium spec. A value
+    that is no number of steps counts as none (`dreamgym check` names it).
     """
+    limit = declared_value(env)
+    return int(limit) if is_step_limit(limit) else None
+
+
+def declared_value(env: gymnasium.Env) -> Any:
+    """Return what an environment declares as its step limit, whatever it is."""
     try:
-        limit = env.get_wrapper_attr("max_episode_steps")
+        return env.get_wrapper_attr("max_episode_steps")
     except AttributeError:
-        limit = None if env.spec is None else env.spec.max_episode_steps
-    return None if limit is None else int(limit)
+        return None if env.spec is None else env.spec.max_episode_steps
+
+
+def is_step_limit(value: Any) -> bool:
+    """Return whether a value is a whole number of at least 1."""
+    is_whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    return bool(is_whole and value > 0)
 
 
 def step_limit_of(env: gymnasium.Env, task: Task) -> int | None:

@@ -138,6 +138,7 @@ def state_advantages(
     chex.assert_rank(returns, 3)
     chex.assert_equal_shape([returns, mask, states])
     chex.assert_type(mask, bool)
+    _check_finite("returns", returns, mask)
     out = np.zeros(returns.shape, np.float64)
     if not mask.any():
         return out.astype(np.float32)
@@ -267,6 +268,8 @@ def gae(
     chex.assert_rank(rewards, 2)
     chex.assert_equal_shape([rewards, values, mask])
     chex.assert_type(mask, bool)
+    _check_finite("rewards", rewards, mask)
+    _check_finite("values", values, mask)
     chex.assert_shape(bootstrap, rewards.shape[:1])
     advantages = np.zeros(rewards.shape, np.float64)
     rate = np.broadcast_to(np.asarray(discount, np.float64), rewards.shape)

@@ -58,7 +58,10 @@ class State(BaseModel):
 
 
 class ResetOptions(BaseModel):
-    """How an episode begins; further keys are ignored, as OpenEnv does, and named."""
+    """How an episode begins; unknown keys are ignored, as in OpenEnv.
+
+    The warning in an observation's metadata names the first of them (`ignored`).
+    """
 
     model_config = ConfigDict(extra="allow")
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from worldmodel.data.json_reading import RecordError
 from worldmodel.data.rates import Rate
 from worldmodel.data.records import Episode
-from worldmodel.text.novelty import novel_words
+from worldmodel.text.novelty import PRICE, novel_words
 from worldmodel.text.number_changes import ALL_LINES, ChangeRule
 
 MAX_SHARE = 0.05
@@ -37,7 +37,7 @@ REFERENCE_FILE = "references.json"
 Shares = Mapping[str, Mapping[str, float]]
 """The share of tasks that hold each word, by family."""
 
-_WORD = re.compile(r"\d+(?:[.:]\d+)+|(?<!,)\d+,\d\d(?![\d,])|\w+")
+_WORD = re.compile(rf"\d+(?:[.:]\d+)+|{PRICE}|\w+")
 _NUMBER = re.compile(r"\d+(?:[.:]\d+)*|\d+,\d\d")
 
 
@@ -110,7 +110,7 @@ def _word_set(value: Any) -> frozenset[str]:
 def words(text: str) -> list[str]:
     """Return the words of a text in order, as they are spelled, without punctuation.
 
-    `7:00`, `3.5` and `12,50` are one word each.
+    `7:00`, `3.5` and the `12,50` of a price are one word each.
     """
     return _WORD.findall(text)
 

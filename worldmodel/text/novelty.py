@@ -6,7 +6,9 @@ from fractions import Fraction
 
 from worldmodel.data.records import State, Transition
 
-_WORD = re.compile(r"\d+(?:\.\d+)+|(?<!,)\d+,\d\d(?![\d,])|\w+")
+PRICE = r"\d+,\d\d(?=\s?(?:[€£$¥]|EUR|CHF|USD))"
+"""A price with a comma, which elsewhere parts the numbers of a pair: `12,50 €`."""
+_WORD = re.compile(rf"\d+(?:\.\d+)+|{PRICE}|\w+")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)?")
 MAX_NUMBERS = 64
 """Numbers of a state and action whose sums and differences count as computable."""
@@ -15,8 +17,8 @@ MAX_NUMBERS = 64
 def words_of(text: str) -> list[str]:
     """Return the words of a text in order, case-folded and without punctuation.
 
-    A decimal number is one word, also with two decimals behind a comma, and so is an
-    identifier of letters, digits and underscores.
+    A decimal number is one word, also a price such as `12,50 €` without its sign, and
+    so is an identifier of letters, digits and underscores.
     """
     return _WORD.findall(text.casefold())
 

@@ -8,9 +8,9 @@ learns digit by digit, if at all, from thousands of sums. Whether changes or num
 easier is a question to the recorded episodes, for each kind of lines (`change_rule`):
 `tries left 7` changes by one, and in `flipped 4` the action says the number.
 
-Numbers may have decimals behind a point or, two of them, behind a comma, and signs
-around them, as in `$4`, `12,50 €` and `"count": 3,`. Digits of a code (`A7`), a time, a
-date or a thousand with separators are none.
+Numbers may have decimals and signs around them, as in `$4`, `12,50 €`, `7/20` and
+`"count": 3,`. Digits of a code (`A7`), a time, a date, a pair (`3,4`) or a thousand
+with a comma are none.
 """
 
 import dataclasses
@@ -21,6 +21,7 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from worldmodel.data.records import Episode, State
+from worldmodel.text.novelty import PRICE
 
 MIN_CHANGES, MIN_SHARE = 20, 0.05
 """Changed numbers of recorded transitions, and their share of the transitions, below
@@ -28,11 +29,14 @@ which they stay as they are. A kind of lines with fewer is decided with others."
 MIN_ADVANTAGE = 0.2
 """By how much more of the changes than of the numbers must be at hand."""
 BLANK = "\0"
-_DECIMALS = r"(?:\.\d{1,4}|,\d\d)?"
-_ANY = re.compile(rf"(?<![\w.,+-])(?<!\d:)\+?-?\d{{1,9}}{_DECIMALS}(?![\w+-]|[.,:]\d)")
-"""A number, or a change of one, between spaces or signs."""
-_NUMBER = re.compile(rf"-?(?:0|[1-9]\d{{0,8}}){_DECIMALS}")
-_LIKE_A_CHANGE = re.compile(r"(?<![\w+-])\+-?\d|(?<![\w+-])\+-")
+_DIGITS = rf"(?:{PRICE}|\d{{1,9}}(?:\.\d{{1,4}})?)"
+_ANY = re.compile(
+    rf"(?:(?<![\w.,+-])(?<!\d:)(?<!\d/)-?|(?<![^\s:$€£¥])\+-?){_DIGITS}"
+    r"(?![\w+-]|[.,:]\d|/\d+/)"
+)
+"""A number between spaces or signs, or a change of one."""
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,8})(?:[.,]\d{1,4})?")
+_LIKE_A_CHANGE = re.compile(r"(?<![^\s:$€£¥])\+-?(?:\d|\s|$|-)")
 
 
 class ChangeRule(NamedTuple):
@@ -129,18 +133,18 @@ def _sum(parts: Iterable[_AtHand]) -> _AtHand:
 def change_rule(episodes: Iterable[Episode]) -> ChangeRule | None:
     """Return in which lines a model should write changes, by its training episodes.
 
-    Of the numbers that changed it counts how many stand in the action, and of how many
-    the change does. Where that does not decide, it counts those that stand in the
-    action, the task or the state, and all changes by 1. Kinds of lines with fewer than
-    MIN_CHANGES of them are decided together; if they have fewer together, all kinds
-    decide. No state may hold a word such as `+4` itself. None where no line should have
-    changes.
+    Of the numbers that changed, but by more than 1, it counts how many stand in the
+    action, and of how many the change does. Where that does not decide, it counts those
+    that stand in the action, the task or the state, and all changes by 1. Kinds of
+    lines with fewer than MIN_CHANGES of them are decided together; if they have fewer
+    together, all kinds decide. No line that changes may hold a word such as `+4`
+    itself. None where no line should have changes.
     """
     by_kind, steps = dict[str, list[_AtHand]](), 0
     for e in episodes:
         steps += len(e.transitions)
         for t in e.transitions:
-            if any(_looks_like_a_change(line) for line in (*t.state, *t.next_state)):
+            if unread_changes(t.state, t.next_state):
                 return None
             after = write_changes(t.state, t.next_state)
             for line, new in zip(t.next_state, after, strict=True):
@@ -158,8 +162,8 @@ def change_rule(episodes: Iterable[Episode]) -> ChangeRule | None:
                             count=1,
                             numbers=value in at_hand,
                             changes=size in {1, *at_hand},
-                            numbers_in_action=value in in_action,
-                            changes_in_action=size in in_action,
+                            numbers_in_action=size != 1 and value in in_action,
+                            changes_in_action=size != 1 and size in in_action,
                         )
                         by_kind.setdefault(kind, []).append(case)
     sums = {kind: _sum(parts) for kind, parts in by_kind.items()}
@@ -221,12 +225,12 @@ def _written(old: str | None, line: str) -> str:
     numbers = iter(_ANY.findall(old))
 
     def change(match: re.Match[str]) -> str:
-        before, after = next(numbers), match[0]
+        before, after = next(numbers, ""), match[0]
         if not (_NUMBER.fullmatch(before) and _NUMBER.fullmatch(after)):
             return after
         size = _value(after) - _value(before)
-        # Where decimals come and go, as in JSON, an action that adds 1 says no `1.0`.
-        spelled = re.sub(r"(?<=\d)\.0$", "", _spell(size, before, after))
+        # An action that adds 1 to `12.50` says no `1.00`.
+        spelled = re.sub(r"\.0+$", "", _spell(size, before, after))
         return f"+{spelled}" if size else after
 
     written = _ANY.sub(change, line)
@@ -240,7 +244,7 @@ def _read(old: str | None, line: str) -> str:
     numbers = iter(_ANY.findall(old))
 
     def number(match: re.Match[str]) -> str:
-        before, size = next(numbers), _size(match[0])
+        before, size = next(numbers, ""), _size(match[0])
         if size is None or not _NUMBER.fullmatch(before):
             return match[0]
         return _spell(_value(before) + size, before, match[0])

@@ -67,8 +67,8 @@ def add_steps_after_end(
 
 def check_limit_value(player: Player) -> None:
     """Add a fault where `max_episode_steps` is no number of steps."""
-    limit = getattr(player.env.unwrapped, "max_episode_steps", None)
-    if limit is None or (type(limit) is int and limit > 0):
+    limit = limits.declared_value(player.env)
+    if limit is None or limits.is_step_limit(limit):
         return
     player.findings.fault(
         f"max_episode_steps must be a whole number of at least 1, got {limit!r:.40}",
@@ -91,7 +91,7 @@ def check_declared_limit(player: Player, trace: Trace, what: str) -> None:
 
 
 def check_early_limits(player: Player, traces: Sequence[Trace], limit: int) -> None:
-    """Warn of episodes that are truncated before any limit, and of one that is none.
+    """Warn of episodes that are truncated before any limit; check its value.
 
     The limit is the one that is declared for the task; where none is, the longest
     episode of the same task that was truncated shows it. `limit` is that of the check.

@@ -5,6 +5,7 @@ line that raised and what was expected; the episode ends there, and the check go
 """
 
 import dataclasses
+import functools
 import inspect
 import itertools
 import json
@@ -206,11 +207,13 @@ class Player:
         if expert is None or not isinstance(self.env.unwrapped, ToolEnv):
             return None
         plan = guarded(self.env, expert.expert)
-        if isinstance(plan, EnvironmentFailure):
-            return f"expert raised {plan.reason} ({plan.place})", _CURES["expert"]
-        if not isinstance(plan, Iterable):
+        if not isinstance(plan, EnvironmentFailure | Iterable):
             what = f"expert() must return a list of actions, got {plan!r:.40}"
             return what, _NOTHING["expert"][1]
+        if not isinstance(plan, EnvironmentFailure):
+            plan = guarded(self.env, functools.partial(list, plan))  # a generator runs
+        if isinstance(plan, EnvironmentFailure):
+            return f"expert raised {plan.reason} ({plan.place})", _CURES["expert"]
         if wrong := [x for x in plan if not isinstance(x, str)]:
             what = f"expert() must return texts, got a {type(wrong[0]).__name__}"
             return what, "write a call as self.call('tool', argument=value)"
@@ -340,7 +343,8 @@ class Player:
         obs, reward, terminated, truncated, info = result
         if not is_text(self.findings, self.env, obs, "step", where):
             return None
-        warn_of_empty_state(self.findings, obs, where)
+        if not terminated:  # of an end nobody reads the state
+            warn_of_empty_state(self.findings, obs, where)
         if not can_be_read(self.findings, where, result[1:]):
             return None
         self.observation = obs

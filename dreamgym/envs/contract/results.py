@@ -99,25 +99,17 @@ def can_be_read(findings: Findings, where: str, values: tuple) -> bool:
                 where,
                 f"return bool(...), or leave {name!r} out",
             )
-    costs = info.get("costs", {})
-    if not isinstance(costs, dict) or not all(map(_is_finite, costs.values())):
-        fault(
-            "info['costs'] must be a dict of finite numbers",
-            where,
-            f"it is {costs!r:.60}",
-        )
-        return False
+    for name in ("costs", "rewards"):
+        parts = info.get(name, {})
+        if not isinstance(parts, dict) or not all(map(_is_finite, parts.values())):
+            fault(
+                f"info[{name!r}] must be a dict of finite numbers",
+                where,
+                f"it is {parts!r:.60}",
+            )
+            return False
     parts = info.get("rewards")
-    named = isinstance(parts, dict) and all(
-        isinstance(x, numbers.Real | np.number) for x in parts.values()
-    )
-    if parts is not None and not named:
-        fault(
-            "info['rewards'] must be a dict of numbers",
-            where,
-            f"it is {parts!r:.60}",
-        )
-    elif parts is not None and abs(sum(parts.values()) - float(reward)) > 1e-6:
+    if parts is not None and abs(sum(parts.values()) - float(reward)) > 1e-6:
         fault(
             "info['rewards'] must sum to the reward",
             where,
@@ -127,5 +119,9 @@ def can_be_read(findings: Findings, where: str, values: tuple) -> bool:
 
 
 def _is_finite(value: Any) -> bool:
-    is_number = isinstance(value, numbers.Real | np.number)
-    return is_number and math.isfinite(float(value))
+    if not isinstance(value, numbers.Real | np.integer | np.floating):
+        return False
+    try:
+        return math.isfinite(float(value))
+    except OverflowError:  # a whole number of hundreds of digits
+        return False

@@ -384,7 +384,7 @@ def _message(value: Any) -> str:
     """Return a tool's result as text: a dict or a list as JSON, where it can be."""
     if isinstance(value, dict | list):
         with contextlib.suppress(TypeError, ValueError):
-            return json.dumps(value, ensure_ascii=False)
+            return json.dumps(value, ensure_ascii=False, allow_nan=False)
     return str(value)
 
 

@@ -24,7 +24,8 @@ _QUOTED = re.compile(
 )
 """Texts in quotes. One before a colon is a key of JSON, and no value."""
 _WORD = re.compile(r"[^\W_][\w.:/@-]*[\w/]|[^\W_]")
-_NUMBER = re.compile(r"(?<![\w.])(?<!\d[-:])-?\d+(?:\.\d+)?(?!\w|[-:]\d)")
+_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w])")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d|\b\d{1,2}:\d\d(?::\d\d)?\b")
 _NAME = re.compile(r".*[\d_.:/@-]|.+[A-Z]")
 _SENTENCE_START = re.compile(r"(?:^|[.!?][\"')]*\s)[\s\"'(]*$")
 _NAME_PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
@@ -103,7 +104,8 @@ class Sight:
             return tuple(dict.fromkeys([*labelled, *few]))
         if hint in (int, float):
             labelled = [n for n in self._labelled(name) if _NUMBER.fullmatch(n)]
-            numbers = (float(n) for n in (*labelled, *_NUMBER.findall(self.text)))
+            text = _DATE.sub(" ", self.text)
+            numbers = (float(n) for n in (*labelled, *_NUMBER.findall(text)))
             valid_numbers = (n for n in numbers if hint is float or n.is_integer())
             return dict.fromkeys(hint(n) for n in valid_numbers)
         return (None,) if hint is type(None) else ()

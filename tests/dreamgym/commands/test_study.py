@@ -153,7 +153,7 @@ def test_seeds_are_averaged_with_their_range(tmp_path):
             "with .max. or .min., got 'most'",
         ),
         ("[columns]", "[pareto]\nepisodes = 'max'\n[columns]", "at least two"),
-        ("seed = [0, 1]", "seed = [-1]", "seed must be a whole number"),
+        ("seed = [0, 1]", "seed = [-1]", "seed must be an int of at least 0"),
         (  # which of the cells, and which of its settings
             '"experience.history" = 0',
             '"train.reward.invalid_penalty" = -1',

@@ -412,7 +412,19 @@ def test_a_reward_that_is_not_finite_is_named(credit):
 
 @pytest.mark.parametrize("kind", [np.int32, np.float32])
 def test_a_mask_of_numbers_is_refused(kind):
-    x, mask = np.arange(12.0).reshape(4, 3), np.ones((4, 3), kind)
-    for function in map(inspect.unwrap, (whiten, unit_rms)):
+    x, mask = np.arange(12.0).reshape(2, 2, 3), np.ones((2, 2, 3), kind)
+    row, rest = x[0], {"discount": 1.0}
+    calls = [
+        lambda: inspect.unwrap(whiten)(x, mask),
+        lambda: inspect.unwrap(unit_rms)(x, mask),
+        lambda: inspect.unwrap(turn_advantages)(x, mask, divide_by_std=True, **rest),
+        lambda: inspect.unwrap(state_advantages)(
+            x, mask, np.zeros(x.shape, np.int32), divide_by_std=True
+        ),
+        lambda: inspect.unwrap(gae)(
+            row, row, np.zeros(2), mask[0], gae_lambda=1.0, **rest
+        ),
+    ]
+    for call in calls:
         with pytest.raises(AssertionError, match="bool"):
-            function(x, mask)
+            call()

@@ -53,13 +53,19 @@ HAND = [
         ('{"ice": 4, "cash": 1.0}',),
         ('{"ice": +1, "cash": +-0.5}',),
     ),
-    (("(4)",), ("(-1)",), ("(+-5)",)),
+    (("[ 4 ]",), ("[ -1 ]",), ("[ +-5 ]",)),
+    (("cash 12.50",), ("cash 11.50",), ("cash +-1",)),
     (("full 90%.",), ("full 95%.",), ("full +5%.",)),
     # No numbers: codes, times, dates, places, thousands, leading zeros.
     (("code A7",), ("code A9",), ("code A9",)),
     (("at 7:30",), ("at 7:40",), ("at 7:40",)),
     (("on 2026-11-28",), ("on 2026-11-29",), ("on 2026-11-29",)),
+    (("on 2026/11/28",), ("on 2026/11/29",), ("on 2026/11/29",)),
     (("at (3,4)",), ("at (3,5)",), ("at (3,5)",)),
+    (("at (3,12)",), ("at (3,13)",), ("at (3,13)",)),
+    (("[10,20]",), ("[11,20]",), ("[11,20]",)),
+    (("sword (+1)",), ("sword (+2)",), ("sword (+2)",)),
+    (("a \0",), ("a 5",), ("a 5",)),
     (("sum 1,250.00",), ("sum 1,150.00",), ("sum 1,150.00",)),
     (("id 007",), ("id 008",), ("id 008",)),
     (("x", "ice 9"), (), ()),
@@ -80,7 +86,7 @@ def test_whatever_is_written_is_read_back():
     def line():
         return " ".join(rng.choice(pieces) for _ in range(rng.randint(1, 4)))
 
-    written = 0
+    written = decimals = 0
     for _ in range(2000):
         before = tuple(line() for _ in range(rng.randint(0, 4)))
         after = tuple(rng.choice([line(), *before]) for _ in range(rng.randint(0, 4)))
@@ -89,9 +95,11 @@ def test_whatever_is_written_is_read_back():
         if changes == after:  # a state that holds `+4` itself may be misread
             continue
         written += 1
+        decimals += "." in "".join(set(changes) - set(after))
         script = edits.with_swaps(before, edits.diff(before, changes))
         assert read_changes(before, edits.apply(before, script)) == after
-    assert written > 10
+    assert written > 300
+    assert decimals > 50
 
 
 def test_a_line_that_was_there_holds_no_change():
@@ -203,6 +211,22 @@ def test_the_action_decides_where_the_state_holds_nearly_every_number():
         (new,) = set(t.next_state) - set(t.state)
         said.append(dataclasses.replace(t, action=f"leave {new.split()[-1]}"))
     assert change_rule([dataclasses.replace(episode, transitions=tuple(said))]) is None
+
+
+@pytest.mark.parametrize("line", ["sword (+2)", "walls +-- |--+"])
+def test_a_line_that_stays_may_hold_what_looks_like_a_change(line):
+    assert change_rule(with_lines(shop(5), lambda *_: line)) == ALL_LINES
+
+
+def test_a_counter_has_changes_whatever_numbers_its_actions_have():
+    rng, steps = random.Random(0), []
+    for _ in range(60):
+        left, door = rng.randint(2, 5), rng.randint(2, 4)
+        old, new = f"tries left {left}", f"tries left {left - 1}"
+        action = f"open {door}"
+        steps.append(Transition(state=(old,), action=action, next_state=(new,)))
+    (episode,) = shop(1, tasks=1)
+    assert change_rule([dataclasses.replace(episode, transitions=tuple(steps))])
 
 
 def test_decimals_of_the_action_are_at_hand():

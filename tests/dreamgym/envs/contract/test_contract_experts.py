@@ -2,7 +2,9 @@
 
 import copy
 import dataclasses
+import math
 
+import numpy as np
 import pytest
 
 from dreamgym.envs.contract.experts import PlannedEpisode
@@ -302,14 +304,14 @@ def test_an_expert_may_act_on_a_copy():
     assert checked(ActingOnACopy).faults == ()
 
 
-@pytest.mark.parametrize("limit", ["16", 16.5, 0, -3, True])
+@pytest.mark.parametrize("limit", ["16", "many", 16.5, math.nan, 0, -3, True])
 def test_a_limit_that_is_no_number_of_steps_is_a_fault(limit):
     game = type("Limited", (doubles.Corridor,), {"max_episode_steps": limit})
     faults = checked(game).faults
     assert repr(limit) in named(faults, "max_episode_steps must be").what
 
 
-@pytest.mark.parametrize("limit", [None, doubles.STEPS])
+@pytest.mark.parametrize("limit", [None, doubles.STEPS, np.int64(doubles.STEPS)])
 def test_a_limit_may_be_declared_or_not(limit):
     game = type("Limited", (doubles.Corridor,), {"max_episode_steps": limit})
     assert checked(game).faults == ()

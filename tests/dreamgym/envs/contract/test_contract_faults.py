@@ -343,7 +343,7 @@ class Surrogate(doubles.Corridor):
         (Flood, "^step returned a text that is too long$"),
         (Hangs, r"^step raised EnvironmentTimeout: no answer within 0\.05 s"),
         (Toolless, "no tools, and no answer is graded: no action can do anything"),
-        (NamedBadly, r"^info\['rewards'\] must be a dict of numbers$"),
+        (NamedBadly, r"^info\['rewards'\] must be a dict of finite numbers$"),
         (SaysNo, r"^info\['success'\] must be a bool, got 'no'$"),
         (Quits, r"^step raised RuntimeError: it called sys.exit\('cannot go right'\)"),
         (PlainText, "is not within the observation space"),
@@ -441,7 +441,7 @@ def test_all_faults_are_named_at_once():
 
 
 @pytest.mark.parametrize(
-    "costs", [{"time": None}, {"time": "1 s"}, 0.1, {"time": math.nan}]
+    "costs", [{"time": None}, {"time": "1 s"}, 0.1, {"time": math.nan}, {"t": 10**400}]
 )
 def test_costs_that_are_no_numbers_are_a_fault(costs):
     class Costly(doubles.Corridor):
@@ -450,7 +450,7 @@ def test_costs_that_are_no_numbers_are_a_fault(costs):
             return (*values, info | {"costs": costs})
 
     fault = named(checked(Costly).faults, r"info\['costs'\] must be a dict of finite")
-    assert fault.cure == f"it is {costs!r}"
+    assert fault.cure == f"it is {costs!r:.60}"
     env = Costly()
     env.reset(options={"task": env.tasks("train")[0]})
     with pytest.raises((TypeError, FloatingPointError), match="costs"):

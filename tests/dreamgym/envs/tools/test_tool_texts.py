@@ -64,6 +64,7 @@ def test_an_observation_is_a_text_or_some_texts(shown):
         (["ä"], '["ä"]'),
         ({1}, "{1}"),
         ({"a": {1}}, "{'a': {1}}"),
+        ({"a": float("nan")}, "{'a': nan}"),
     ],
 )
 def test_a_result_that_is_json_is_written_as_json(result, text):
@@ -90,6 +91,14 @@ def test_a_plan_that_breaks_a_reset_is_a_fault_of_the_expert(plan, what):
     def expert(self):
         return self.call("press", "now") if plan is None else plan
 
+    def generator(self):
+        yield from expert(self)
+
+    for method in (expert, generator):
+        check_plan_fault(method, what)
+
+
+def check_plan_fault(expert, what):
     report = checker.check(type("Odd", (Odd,), {"expert": expert})(), limit=9)
     assert any(f.what.startswith(what) for f in report.faults), report.text("odd")
     assert not any("reset raised" in f.what for f in report.faults)
