@@ -422,7 +422,8 @@ def _without_empty_fields(row: dict[str, Any]) -> dict[str, Any]:
 def write_episodes(path: str | os.PathLike, episodes: Iterable[Episode]) -> None:
     """Write episodes as JSONL, with gzip where the path ends in `.gz`.
 
-    An existing file is replaced at once or not at all.
+    An existing file is replaced at once or not at all. No episodes give an empty file,
+    which `read_episodes` refuses.
 
     Raises:
       RecordError: an episode is one that `read_episodes` would refuse.
@@ -437,5 +438,5 @@ def write_episodes(path: str | os.PathLike, episodes: Iterable[Episode]) -> None
 
 
 def write_branches(path: str | os.PathLike, branches: Iterable[Branch]) -> None:
-    """Write branches as JSONL, as write_episodes does."""
+    """Write branches as JSONL; what they hold is checked when they are read."""
     _write(path, BRANCH_SCHEMA, branches)
