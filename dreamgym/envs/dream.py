@@ -275,7 +275,8 @@ def task_by_id(tasks: Sequence[Task], name: str) -> Task:
             return task
     examples = [t.id for t in tasks[:5]]
     raise ValueError(
-        f"no task {name!r} in this dream; it has {len(tasks)}: {examples} ..."
+        f"no task {name!r} in this dream, or in the split that it draws from; it "
+        f"has {len(tasks)}: {examples} ..."
     )
 
 
