@@ -36,7 +36,7 @@ _ANY = re.compile(
 )
 """A number between spaces or signs, or a change of one."""
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,8})(?:[.,]\d{1,4})?")
-_LIKE_A_CHANGE = re.compile(r"(?<![^\s:$€£¥])\+-?(?:\d|\s|$|-)")
+_LIKE_A_CHANGE = re.compile(r"(?<![^\s:$€£¥])\+(?:-?\d|-)")
 
 
 class ChangeRule(NamedTuple):

@@ -110,6 +110,11 @@ def test_a_line_that_was_there_holds_no_change():
     assert not unread_changes(before, after)
 
 
+@pytest.mark.parametrize("line", ["ice 2 + 3", "ice + sand", "C++", "ice a+2", "(+2)"])
+def test_other_signs_are_no_changes(line):
+    assert not unread_changes(("ice 3",), (line,))
+
+
 @pytest.mark.parametrize("word", ["+0", "+04", "$+-0.0", "+-", "+4x", "+-0"])
 def test_words_that_only_look_like_a_change_are_reported(word):
     assert unread_changes(("ice 3",), read_changes(("ice 3",), (f"ice {word}",)))
