@@ -133,10 +133,11 @@ def _sum(parts: Iterable[_AtHand]) -> _AtHand:
 def change_rule(episodes: Iterable[Episode]) -> ChangeRule | None:
     """Return in which lines a model should write changes, by its training episodes.
 
-    Of the numbers that changed, but by more than 1, it counts how many stand in the
-    action, and of how many the change does. Where that does not decide, it counts those
-    that stand in the action, the task or the state, and all changes by 1. Kinds of
-    lines with fewer than MIN_CHANGES of them are decided together; if they have fewer
+    Of the numbers that changed it counts how many stand in the action, and of how many
+    the change does; changes by 1 count where the action has a 1, since counters have
+    them whatever the action says. Where that does not decide, it counts those that
+    stand in the action, the task or the state, and all changes by 1. Kinds of lines
+    with fewer than MIN_CHANGES of them are decided together; if they have fewer
     together, all kinds decide. No line that changes may hold a word such as `+4`
     itself. None where no line should have changes.
     """
@@ -158,12 +159,14 @@ def change_rule(episodes: Iterable[Episode]) -> ChangeRule | None:
                 for number, change in words:
                     if number != change:
                         value, size = abs(_value(number)), abs(_value(change[1:]))
+                        # A counter changes by 1 whatever numbers its action has.
+                        decides = size != 1 or 1 in in_action
                         case = _AtHand(
                             count=1,
                             numbers=value in at_hand,
                             changes=size in {1, *at_hand},
-                            numbers_in_action=size != 1 and value in in_action,
-                            changes_in_action=size != 1 and size in in_action,
+                            numbers_in_action=decides and value in in_action,
+                            changes_in_action=decides and size in in_action,
                         )
                         by_kind.setdefault(kind, []).append(case)
     sums = {kind: _sum(parts) for kind, parts in by_kind.items()}
