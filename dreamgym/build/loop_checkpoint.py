@@ -172,7 +172,7 @@ class LoopCheckpoint:
         unique = [
             dataclasses.replace(e, id=f"{i}-{e.id}") for i, e in enumerate(episodes)
         ]
-        write_episodes(self._rollouts / rollouts_file(update), unique)
+        write_episodes(self._rollouts / rollouts_file(update), unique, check=False)
 
     def _remember(self, update: int, trajectories: Sequence[Trajectory]) -> None:
         assert self._experience is not None

@@ -18,8 +18,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from worldmodel.data import processes
 from worldmodel.data.json_reading import (
     Progress,
@@ -403,7 +401,8 @@ def _write(
 
 def _plain(value: Any) -> Any:
     """Return a number of NumPy as one of Python."""
-    if isinstance(value, np.generic):
+    # Without an import of NumPy, which `dreamgym --help` would wait for.
+    if type(value).__module__ == "numpy" and not getattr(value, "shape", True):
         return value.item()
     raise TypeError(f"expected a value of JSON, got {type(value).__name__}")
 
@@ -419,22 +418,28 @@ def _without_empty_fields(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def write_episodes(path: str | os.PathLike, episodes: Iterable[Episode]) -> None:
+def write_episodes(
+    path: str | os.PathLike, episodes: Iterable[Episode], *, check: bool = True
+) -> None:
     """Write episodes as JSONL, with gzip where the path ends in `.gz`.
 
     An existing file is replaced at once or not at all. No episodes give an empty file,
     which `read_episodes` refuses.
 
+    Args:
+      check: whether to refuse what `read_episodes` would refuse. Records of a run are
+        not checked: a rollout that broke may have no step.
+
     Raises:
       RecordError: an episode is one that `read_episodes` would refuse.
     """
 
-    def check(row: dict[str, Any], where: Where) -> None:
+    def checked(row: dict[str, Any], where: Where) -> None:
         parse_episode(row, where)
         first_use(seen, row["id"], where)
 
     seen: dict[str, int] = {}
-    _write(path, SCHEMA, episodes, check)
+    _write(path, SCHEMA, episodes, checked if check else None)
 
 
 def write_branches(path: str | os.PathLike, branches: Iterable[Branch]) -> None:

@@ -197,6 +197,7 @@ class ReplayMemory:
                     )
                     for i, (task, t) in enumerate(self.entries())
                 ),
+                check=False,
             )
         with atomic_write(fresh / "memory.json") as file:
             header = {

@@ -171,7 +171,7 @@ def _iterate(
         counts.append(_wins(won))
         if new:
             policy = fit_demonstrations(run, without_surpassed([*imitated, *won]), name)
-    write_episodes(run.path(f"{NAME}.jsonl"), won)
+    write_episodes(run.path(f"{NAME}.jsonl"), won, check=False)
     numbers = {
         "rounds": c.rounds,
         "tasks": len(tasks),

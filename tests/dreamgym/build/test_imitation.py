@@ -149,7 +149,7 @@ def test_dreamed_parts_are_imitated_where_wins_are_few(tmp_path, monkeypatch):
             if task.id not in pay:
                 out.append(doubles.trajectory(task, doubles.plan(task.initial_state)))
                 continue
-            t = doubles.trajectory(task, ["go left", "go right"], index=i)
+            t = doubles.trajectory(task, ["go right", "go left"], index=i)
             steps = [
                 dataclasses.replace(x, rewards={"score": pay[task.id]})
                 for x in t.episode.transitions
