@@ -59,7 +59,7 @@ def declared_value(env: gymnasium.Env) -> Any:
 def is_step_limit(value: Any) -> bool:
     """Return whether a value is a whole number of at least 1."""
     is_whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    return bool(is_whole and value > 0)
+    return is_whole and int(value) > 0
 
 
 def step_limit_of(env: gymnasium.Env, task: Task) -> int | None:

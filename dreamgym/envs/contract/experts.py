@@ -37,7 +37,7 @@ def check_expert_reads(player: Player, trace: Trace) -> bool:
     expert = base.as_expert(player.env)
     if expert is None:
         return False
-    again, said = Player(player.env, Findings()), set(player.findings.faults)
+    again, earlier = Player(player.env, Findings()), set(player.findings.faults)
 
     def first_action() -> str:
         again.call("expert", "", expert.expert)
@@ -47,7 +47,7 @@ def check_expert_reads(player: Player, trace: Trace) -> bool:
     played = again.play(trace.task, actions, trace.length, trace.seed)
     player.add_counts(again)
     differs = None if played is None else first_difference(trace, played)
-    raised = [what for what in again.findings.faults if what not in said]
+    raised = [what for what in again.findings.faults if what not in earlier]
     if differs is None and not raised:
         return False
     player.findings.fault(
