@@ -47,7 +47,8 @@ def turn_advantages(
     advantage.
 
     Raises:
-      ValueError: an unknown baseline, or a reward in the mask that is not finite.
+      ValueError: an unknown baseline.
+      FloatingPointError: a reward in the mask is not finite.
     """
     if baseline not in GROUP_ESTIMATORS:
         raise ValueError(
@@ -97,8 +98,8 @@ def group_advantages(
     credits a turn for the state it is in.
 
     Raises:
-      ValueError: an unknown credit or baseline, or a reward in the mask that is not
-        finite.
+      ValueError: an unknown credit or baseline.
+      FloatingPointError: a reward in the mask is not finite.
     """
     if credit not in CREDITS:
         raise ValueError(f"credit must be one of {CREDITS}, got {credit!r}")
@@ -134,6 +135,9 @@ def state_advantages(
 
     This is the step-level advantage of GiGPO (arXiv:2505.10978, eq. 7). It is 0 where
     no other turn of the group begins in that state.
+
+    Raises:
+      FloatingPointError: a return in the mask is not finite.
     """
     chex.assert_rank(returns, 3)
     chex.assert_equal_shape([returns, mask, states])
@@ -157,14 +161,17 @@ def state_advantages(
 
 
 def _check_finite(name: str, values: np.ndarray, mask: np.ndarray) -> None:
-    """Raise a ValueError where a value in the mask is NaN or infinite.
+    """Raise a FloatingPointError where a value in the mask is NaN or infinite.
 
-    It would be compared with nothing: the advantages of all groups would be 0 or NaN.
+    One NaN would make the advantages of all groups 0 or NaN. The error is the one that
+    a loss raises which is not finite, so that an update is reverted for either.
     """
     wrong = np.argwhere(mask & ~np.isfinite(values))
     if len(wrong):
         place = tuple(wrong[0].tolist())
-        raise ValueError(f"{name}{list(place)} must be finite, got {values[place]}")
+        raise FloatingPointError(
+            f"{name}{list(place)} must be finite, got {values[place]}"
+        )
 
 
 def _divide(centred: np.ndarray, std: np.ndarray, scale: np.ndarray) -> np.ndarray:
@@ -263,6 +270,9 @@ def gae(
     value after the last step: 0 where the episode ended, the critic's where it was
     aborted. Returns are advantages plus values: the targets of the critic. `gae_lambda`
     0 gives one-step errors (eq. 9), 1 the return minus the value.
+
+    Raises:
+      FloatingPointError: a reward or a value in the mask is not finite.
     """
     # NumPy would broadcast a column of values to all turns, without a word.
     chex.assert_rank(rewards, 2)

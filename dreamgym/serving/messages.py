@@ -72,7 +72,7 @@ class ResetOptions(BaseModel):
     details: bool = False
 
     def ignored(self) -> list[str]:
-        """Return the further keys, the first few, cut to a length that can be shown."""
+        """Return the first few unknown keys, cut to a length that can be shown."""
         return [str(name)[:40] for name in self.model_extra or ()][:5]
 
 

@@ -37,6 +37,7 @@ from dreamgym.envs.contract.ends import (
     add_steps_after_end,
     check_declared_limit,
     check_early_limits,
+    check_limit_value,
     check_step_after_end,
     is_limit,
     warn_of_end,
@@ -52,6 +53,7 @@ from dreamgym.envs.contract.experts import (
 )
 from dreamgym.envs.contract.findings import (
     REPLAYS,
+    REPLAYS_CURE,
     Findings,
     Report,
     difference,
@@ -113,6 +115,7 @@ def check(
     """
     findings = Findings()
     player, checks = Player(env, findings), {"reset", "step"}
+    check_limit_value(player)
     lister = base.as_tasks(env)
     listed = player.call(
         "tasks",
@@ -309,12 +312,7 @@ class _Inspector:
             self.findings.fault(
                 REPLAYS,
                 f"task {task.id!r}, {what}, {differs}",
-                "begin the task that options['task'] holds, and "
-                "draw what belongs to it from a generator that the task seeds; make "
-                "lists and dicts in reset, since those of the class are shared "
-                "(each play has another seed of reset, except where the task has one: "
-                "options={'seed': n}); where steps draw lots, declare "
-                "`deterministic = False`",
+                REPLAYS_CURE,
             )
         return first
 

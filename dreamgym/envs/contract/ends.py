@@ -91,12 +91,11 @@ def check_declared_limit(player: Player, trace: Trace, what: str) -> None:
 
 
 def check_early_limits(player: Player, traces: Sequence[Trace], limit: int) -> None:
-    """Warn of episodes that are truncated before any limit; check its value.
+    """Warn of episodes that are truncated before any limit.
 
     The limit is the one that is declared for the task; where none is, the longest
     episode of the same task that was truncated shows it. `limit` is that of the check.
     """
-    check_limit_value(player)
     cut = [t for t in traces if t.last.truncated]
     longest: dict[str, int] = {}
     for t in cut:

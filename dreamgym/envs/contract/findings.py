@@ -9,6 +9,13 @@ from worldmodel.text.identifiers import COMMON_TASKS
 REPLAYS = "two plays of the same actions differ"
 """The fault of an environment that draws lots and does not say so."""
 
+REPLAYS_CURE = (
+    "begin the task that options['task'] holds, and draw what belongs to it from a "
+    "generator that the task seeds; make lists and dicts in reset, since those of the "
+    "class are shared (each play has another seed of reset, except where the task has "
+    "one: options={'seed': n}); where steps draw lots, declare `deterministic = False`"
+)
+
 
 class Finding(NamedTuple):
     """One fault or warning: what is wrong, where, and what to do."""

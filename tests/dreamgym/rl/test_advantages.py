@@ -403,11 +403,26 @@ def test_a_reward_that_is_not_finite_is_named(credit):
     rewards[1, 0, 2] = np.nan
     states, counted = np.zeros(rewards.shape, np.int32), np.ones(rewards.shape, bool)
     settings = {"discount": 1.0, "divide_by_std": True, "credit": credit}
-    with pytest.raises(ValueError, match=r"rewards\[1, 0, 2\] must be finite, got nan"):
+    message = r"rewards\[1, 0, 2\] must be finite, got nan"
+    with pytest.raises(FloatingPointError, match=message):
         group_advantages(rewards, counted, states, **settings)
     counted[1, 0, 2] = False  # outside the mask nothing is compared
     out = group_advantages(rewards, counted, states, **settings)
     assert np.isfinite(out).all()
+
+
+@pytest.mark.parametrize("name", ["rewards", "values"])
+def test_a_critic_that_is_not_finite_is_named(name):
+    arrays = {k: np.zeros((2, 3), np.float32) for k in ("rewards", "values")}
+    arrays[name][1, 2] = np.inf
+    counted, end = np.ones((2, 3), bool), np.zeros(2, np.float32)
+    settings = {"discount": 1.0, "gae_lambda": 1.0}
+    with pytest.raises(FloatingPointError, match=rf"{name}\[1, 2\] must be finite"):
+        gae(arrays["rewards"], arrays["values"], end, counted, **settings)
+    counted[1, 2] = False
+    assert np.isfinite(
+        gae(arrays["rewards"], arrays["values"], end, counted, **settings)
+    ).all()
 
 
 @pytest.mark.parametrize("kind", [np.int32, np.float32])
