@@ -8,7 +8,8 @@ Every row plays the same tasks with the same actions, valid ones drawn by the nu
 the step, in as many copies. `ratio` is the median over rounds of the seconds of one
 process (workers 0) by those of the row: above 1 the workers are faster. A copy has a
 worker of its own, and W workers play the copies in batches of W. Workers of the fleet
-`ray` are actors of the cluster that RAY_ADDRESS names, or of one on this machine.
+`ray` are actors of the cluster that RAY_ADDRESS names, or of one on this machine;
+RAY_ADDRESS=local starts one that nobody else uses.
 """
 
 import argparse

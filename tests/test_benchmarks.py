@@ -100,7 +100,7 @@ def test_a_served_dream_outlives_clients_that_vanish(tmp_path):
     assert result["sessions at the end"] == 0
 
 
-def measure_workers(*options):
+def measure_workers(*options, **variables):
     command = [sys.executable, SCRIPTS / "bench_workers.py", "--json"]
     env = ("--env", "tests.dreamgym.envs.workers.faults:Sleeping")
     done = subprocess.run(
@@ -108,7 +108,7 @@ def measure_workers(*options):
         capture_output=True,
         text=True,
         check=False,
-        env=os.environ | {"PYTHONPATH": str(SCRIPTS.parent)},
+        env=os.environ | {"PYTHONPATH": str(SCRIPTS.parent)} | variables,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["rows"]
@@ -125,7 +125,9 @@ def test_workers_are_measured():
 @pytest.mark.peer
 def test_actors_of_ray_are_measured_beside_workers():
     pytest.importorskip("ray", reason="the extra ray is not installed")
-    rows = measure_workers("--rounds", "1", "--steps", "4", "--fleet", "local,ray")
+    options = ("--rounds", "1", "--steps", "4", "--fleet", "local,ray")
+    # Not a cluster that another test has started on this machine, and will stop.
+    rows = measure_workers(*options, RAY_ADDRESS="local")
     names = [(row["fleet"], row["workers"]) for row in rows]
     assert names == [("", 0), ("local", 4), ("ray", 4)]
     assert all(row["ratio"] > 2.0 for row in rows[1:])

@@ -48,7 +48,7 @@ class EnvConfig:
     """Processors that Ray reserves for a worker."""
     fleet: str = "local"
     """Where workers run: "local", as processes of this machine, or "ray", as actors of
-    the Ray cluster that RAY_ADDRESS names (else of one on this machine alone)."""
+    the Ray cluster that RAY_ADDRESS names (else of one on this machine)."""
     start_seconds: float = 300.0
     """Seconds in which a copy of the environment must have started, wherever it runs,
     and in which Ray must have found a place for a worker; 0 sets no deadline. The class

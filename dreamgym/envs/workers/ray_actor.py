@@ -1,13 +1,15 @@
 """A worker as an actor of a Ray cluster, for more environments than one machine holds.
 
-The cluster is the one that the environment variable RAY_ADDRESS names, or one of this
-machine alone, which Ray then starts. Ray places an actor where its processors and
-memory are free, and waits where none are. An actor whose machine is lost is a
-ConnectionError: RestartingEnv asks for another one, which Ray places elsewhere.
+The cluster is the one that the environment variable RAY_ADDRESS names, else the one
+that was started last on this machine and still runs, else one of this machine alone,
+which Ray then starts (so does RAY_ADDRESS=local). Ray places an actor where its
+processors and memory are free, and waits where none are. An actor whose machine is lost
+is a ConnectionError: RestartingEnv asks for another one, which Ray places elsewhere.
 """
 
 import os
 import sys
+import textwrap
 import weakref
 from logging import WARNING
 from typing import Any
@@ -63,8 +65,8 @@ class RayActor(WorkerConnection):
             self.receive(start_seconds)
         except EnvironmentTimeout:
             raise EnvironmentTimeout(
-                f"Ray found no place for {spec} within {start_seconds:g} s: it needs "
-                f"{cpus:g} processors and {memory_gb:g} GB; the cluster has "
+                f"Ray started no worker for {spec} within {start_seconds:g} s: it "
+                f"needs {cpus:g} processors and {memory_gb:g} GB; the cluster has "
                 f"{_free(self._ray)} (env.start_seconds; 0: no deadline)"
             ) from None
         self.open(0.0, start_seconds)
@@ -90,9 +92,9 @@ class RayActor(WorkerConnection):
             raise EnvironmentTimeout(f"no answer within {seconds:g} s") from None
         except errors.RayError as error:
             self.kill()
-            reason = str(error).strip().splitlines()[0]
             raise ConnectionError(
-                f"the actor of {self.spec} has ended: {type(error).__name__}: {reason}"
+                f"the actor of {self.spec} has ended: {type(error).__name__}: "
+                f"{_reason(str(error))}"
             ) from None
         except BaseException:
             self.kill()
@@ -124,6 +126,12 @@ def connect_ray() -> Any:
         address = os.environ.get("RAY_ADDRESS")
         ray.init(address=address, log_to_driver=False, logging_level=WARNING)
     return ray
+
+
+def _reason(error: str) -> str:
+    """Return an error of Ray in one line, without the identifiers it indents."""
+    lines = [line for line in error.strip().splitlines() if not line[:1].isspace()]
+    return textwrap.shorten(" ".join(lines), 240)
 
 
 def _free(ray: Any) -> str:

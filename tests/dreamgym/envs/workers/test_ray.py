@@ -72,13 +72,13 @@ def test_faults_have_their_types(cluster):
         base.take(env, "look")
     env = ray_env(FAULTY, start_seconds=60.0)
     base.begin(env, task())
-    with pytest.raises(ConnectionError, match="has ended"):
+    with pytest.raises(ConnectionError, match=r"has ended.*before .* worker process"):
         base.take(env, "exit")
 
 
 def refusal(**needs):
     """What an actor raises that finds no place within seconds."""
-    with pytest.raises(EnvironmentTimeout, match="found no place") as error:
+    with pytest.raises(EnvironmentTimeout, match="started no worker") as error:
         ray_env("tests.corridor:Corridor", start_seconds=3.0, **needs)
     return str(error.value)
 
@@ -98,8 +98,8 @@ def test_a_cluster_without_room_says_what_is_missing(cluster):
 
 def test_a_start_that_hangs_is_no_lack_of_room(cluster):
     cluster.add_node(num_cpus=1)
-    with pytest.raises(EnvironmentTimeout, match=r"did not start within 3 s.*faults"):
-        ray_env(f"{FAULTS}:StuckStart", start_seconds=3.0)
+    with pytest.raises(EnvironmentTimeout, match=r"did not start within 20 s.*faults"):
+        ray_env(f"{FAULTS}:StuckStart", start_seconds=20.0)
 
 
 def test_a_worker_waits_until_there_is_room(cluster):
