@@ -19,7 +19,7 @@ from dreamgym.config.overrides import digest_of, restored
 from dreamgym.config.settings import RunConfig
 from dreamgym.envs.counting import RealSteps
 from dreamgym.run.display import print_stage, progress_bar
-from dreamgym.run.lock import RunLock
+from dreamgym.run.lock import NAME, RunLock
 from dreamgym.run.tracking import Tracking, require
 from dreamgym.run.versions import VERSION, versions
 from worldmodel.data import processes
@@ -66,6 +66,7 @@ class Run:
         require(track)
         self.root, self.config = Path(directory), config
         self.mesh, self.rollout_mesh = mesh, rollout_mesh
+        self.lock = RunLock(self.root)
         path = self.root / "manifest.json"
         if path.is_file():
             self._check(path)
@@ -78,21 +79,9 @@ class Run:
                 "choose another --run-dir"
             )
         else:
-            config.check_new()
-            self.write_json(
-                "manifest.json",
-                {
-                    "schema": SCHEMA,
-                    "preset": config.preset,
-                    "seed": config.seed,
-                    "settings": config.digest(),
-                    "config": config.json(),
-                    "versions": versions(),
-                },
-            )
+            self._write_manifest()
         self._tracking = Tracking(self.root, track, config.json())
         self.real_steps = RealSteps()
-        self.lock = RunLock(self.root)
 
     @classmethod
     def open(cls, directory: str | Path, mesh: Mesh | None = None) -> "Run":
@@ -111,15 +100,33 @@ class Run:
         """Return the run, opened where its directory is given; see `open`."""
         return run if isinstance(run, Run) else cls.open(run)
 
+    def _write_manifest(self) -> None:
+        self.config.check_new()
+        self.write_json(
+            "manifest.json",
+            {
+                "schema": SCHEMA,
+                "preset": self.config.preset,
+                "seed": self.config.seed,
+                "settings": self.config.digest(),
+                "config": self.config.json(),
+                "versions": versions(),
+            },
+        )
+
     def _check(self, path: Path) -> None:
         manifest = _manifest(path)
-        if not self._same(manifest, _settings(path, manifest)):
+        if self._same(manifest, _settings(path, manifest)):
+            return
+        if _has_begun(self.root):
             changed = _changes(manifest.get("config", {}), self.config.json())
             raise RunError(
                 f"{path}: made with other settings ({'; '.join(changed)}); repeat "
                 "them, choose another --run-dir, or give a --name: a new attempt that "
                 "takes over the stages that they do not change"
             )
+        with self.lock:  # nothing would be lost, unless another command is at work
+            self._write_manifest()
 
     def _same(self, manifest: dict[str, Any], saved: RunConfig) -> bool:
         """Return whether the run was made with these settings.
@@ -346,6 +353,12 @@ class Run:
             if path.is_dir():
                 path.rename(trash)
                 shutil.rmtree(trash, ignore_errors=True)
+
+
+def _has_begun(root: Path) -> bool:
+    """Return whether a run directory holds anything that a stage has written."""
+    files = (path for path in root.rglob("*") if path.is_file())
+    return any(not f.name.endswith(("manifest.json", NAME, ".seconds")) for f in files)
 
 
 def _manifest(path: Path) -> dict[str, Any]:

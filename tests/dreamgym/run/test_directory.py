@@ -41,8 +41,34 @@ def test_the_same_settings_open_the_run_again(tmp_path):
     assert everything(tmp_path) == before
 
 
+def test_a_run_that_has_not_begun_takes_other_settings(tmp_path):
+    def fail():
+        raise ConnectionError("the environment does not start")
+
+    with Run(tmp_path, TINY) as run, pytest.raises(ConnectionError):
+        run.stage("collect", fail)
+    with Run(tmp_path, preset("tiny", seed=4)) as other:
+        assert other.read_json("manifest.json")["seed"] == 4
+        with pytest.raises(BlockingIOError, match="works in this run"):
+            Run(tmp_path, TINY)
+        other.stage("collect", dict)
+    with pytest.raises(RunError, match=r"seed: 4 there, 0 here"):
+        Run(tmp_path, TINY)
+
+
+def test_steps_that_were_paid_for_keep_the_settings(tmp_path):
+    def play_and_fail():
+        run.real_steps.add()
+        raise ConnectionError("the environment has ended")
+
+    with Run(tmp_path, TINY) as run, pytest.raises(ConnectionError):
+        run.stage("collect", play_and_fail)
+    with pytest.raises(RunError, match=r"seed: 0 there, 4 here"):
+        Run(tmp_path, preset("tiny", seed=4))
+
+
 def test_other_settings_are_refused_and_named(tmp_path):
-    Run(tmp_path, TINY)
+    Run(tmp_path, TINY).mark("collect", {})
     before = everything(tmp_path)
     with pytest.raises(RunError, match=r"other settings.*seed: 0 there, 4 here"):
         Run(tmp_path, preset("tiny", seed=4))
@@ -55,7 +81,7 @@ def test_a_changed_episodes_file_is_refused(tmp_path):
     path = tmp_path / "e.jsonl"
     path.write_text("one")
     config = preset("tiny", {"env.id": "", "data.episodes": str(path)})
-    Run(tmp_path / "run", config)
+    Run(tmp_path / "run", config).mark("collect", {})
     path.write_text("two")
     with pytest.raises(RunError, match="the episodes file has changed"):
         Run(tmp_path / "run", config)
@@ -214,7 +240,7 @@ def test_what_is_no_run_is_not_opened(tmp_path):
 
 
 def test_a_run_of_before_a_setting_did_what_its_default_does(tmp_path):
-    Run(tmp_path / "r", TINY)
+    Run(tmp_path / "r", TINY).mark("collect", {})
     path = tmp_path / "r/manifest.json"
     data = json.loads(path.read_text())
     del data["config"]["uncertainty"]  # as a version before would have written it
@@ -232,6 +258,7 @@ def test_a_run_of_before_a_setting_is_opened_with_its_episodes_and_no_others(tmp
     file.write_text("one")
     config = preset("tiny", {"env.id": "", "data.episodes": str(file)})
     made = Run(tmp_path / "r", config)
+    made.mark("collect", {})
     data = made.read_json("manifest.json")
     del data["config"]["server"]  # as a version before would have written it
     before = digest_of(data["config"], config.data.episodes)
