@@ -5,6 +5,7 @@ import dataclasses
 import importlib
 import importlib.util
 import itertools
+import json
 import re
 import subprocess
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from dreamgym.config.presets import preset
 from dreamgym.config.stages import ServerConfig
 from dreamgym.envs.contract import checker
 from worldmodel.chat.config import ChatConfig
+from worldmodel.data.records import read_episodes
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")]
@@ -198,6 +200,30 @@ def test_the_study_of_the_how_to_is_one(tmp_path):
     path = tmp_path / "study.toml"
     path.write_text(block("docs/how-to/studies.md", "toml"))
     assert read_study(path).preset == "small"
+
+
+def test_a_log_with_a_row_per_step_becomes_episodes(tmp_path, monkeypatch):
+    rows = [
+        {
+            "episode": name,
+            "goal": "light",
+            "action": "press",
+            "reward": float(bool(won)),
+        }
+        | {"observation": "dim", "next_observation": "dim", "won": won}
+        for name, won in (("a", None), ("a", True), ("b", False), ("c", None))
+    ]
+    (tmp_path / "steps.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    monkeypatch.chdir(tmp_path)
+    exec(block("docs/how-to/episodes.md", "python"), {})
+    episodes = read_episodes("mine.jsonl")
+    assert [(e.id, e.success) for e in episodes] == [
+        ("a", True),
+        ("b", False),
+        ("c", None),
+    ]
+    ends = [t.terminated for e in episodes for t in e.transitions]
+    assert ends == [False, True, True, False]
 
 
 def test_every_page_is_in_the_navigation_of_the_site():

@@ -175,8 +175,7 @@ def nested_subset(
 
 def broken_counts(episodes: Sequence[Episode]) -> dict[str, int]:
     """Count the episodes that ended with an error by reason, most frequent first."""
-    reasons = [e.error or "unknown reason" for e in episodes if e.success is None]
-    return dict(Counter(reasons).most_common())
+    return dict(Counter(e.error for e in episodes if e.error).most_common())
 
 
 def nothing_to_imitate(episodes: Sequence[Episode]) -> str:
@@ -186,7 +185,7 @@ def nothing_to_imitate(episodes: Sequence[Episode]) -> str:
     steps = max((len(e.transitions) for e in scored), default=0)
     unscored = sum(e.success is None and not e.error for e in episodes)
     broken = len(episodes) - len(scored) - unscored
-    counts = broken_counts([e for e in episodes if e.error])
+    counts = broken_counts(episodes)
     reasons = [f"{n} times {r}" for r, n in counts.items()]
     parts = [
         f"{cut} were cut at the step limit (at most {steps} steps)",

@@ -224,7 +224,9 @@ def load_policy(run: Run | str | Path, name: str) -> Policy:
     run = Run.of(run)
     path = run.path(f"policies/{name}")
     if not (path / "config.json").is_file():
-        raise RunError(f"{path}: no policy {name!r} in this run yet")
+        folders = sorted(path.parent.glob("*/config.json"))
+        present = ", ".join(p.parent.name for p in folders) or "none yet"
+        raise RunError(f"{path}: no policy {name!r} in this run; it has {present}")
     model, tok = load_model(path, mesh=run.mesh)
     return _policy(run, model, tok)
 

@@ -51,6 +51,7 @@ MAX_ERROR_LINES = 5
 def add(commands: Any) -> None:
     """Add the subcommands and the functions they run."""
     from worldmodel.data.importers import FORMATS
+    from worldmodel.data.records import SPLITS
 
     raw = argparse.RawDescriptionHelpFormatter
     inspect = commands.add_parser(
@@ -82,7 +83,7 @@ def add(commands: Any) -> None:
     )
     option("--env", metavar="NAME", help="the environment they come from")
     option("--family", metavar="NAME", help="one name for all these tasks")
-    option("--split", metavar="SPLIT", help="train, dev or test, for all of them")
+    option("--split", choices=SPLITS, help="the split of all of them")
     option(
         "--skip",
         action="store_true",

@@ -4,7 +4,6 @@ They plan (`--plan`), or play test games that chose nothing (`--confirm`).
 """
 
 import argparse
-from pathlib import Path
 
 from dreamgym.agent.config import PLANS
 from dreamgym.cli.options import changed_options
@@ -22,13 +21,12 @@ def add_evaluate_options(command: argparse.ArgumentParser) -> None:
     )
     group = command.add_argument_group(
         "planning in the dream",
-        "The policies of RUN play its test games again, and try actions in the dream "
-        "before they take one: no further real step is spent. The games are in "
-        "RUN-METHOD (or RUN-NAME with --name), and the gain over play without a plan "
-        "is printed.",
+        "dreamgym evaluate RUN --plan auto: the policies of RUN play its test games "
+        "again, and try actions in the dream before they take one: no further real "
+        "step is spent. The games are in RUN-METHOD (or RUN-NAME with --name), and the "
+        "gain over play without a plan is printed.",
     )
     add = group.add_argument
-    add("run", nargs="?", type=Path, metavar="RUN", help="the run, as --run-dir")
     add(
         "--plan",
         choices=PLANS[1:],
@@ -53,12 +51,6 @@ def apply_evaluate_options(args: argparse.Namespace) -> None:
     Raises:
       ValueError: an option is given twice, or has no effect.
     """
-    if args.run is not None:
-        if args.run_dir not in (None, args.run):
-            raise ValueError(
-                f"RUN is {args.run} and --run-dir {args.run_dir}: give one"
-            )
-        args.run_dir = args.run
     if args.confirm is not None:
         _check_confirm_options(args)
     if args.plan is None:

@@ -140,7 +140,8 @@ def run_options(parser: argparse.ArgumentParser) -> None:
         "--run-dir",
         type=Path,
         help="where everything goes; other settings want another one (default: "
-        "runs/PRESET-SEED, with -server or the name of a control behind it)",
+        "runs/PRESET-SEED, with -server or the name of a control behind it). A run "
+        "that exists can be named without the option: dreamgym STAGE RUN",
     )
     add(
         "--name",

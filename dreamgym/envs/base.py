@@ -37,9 +37,7 @@ import numpy as np
 
 from dreamgym.envs.failures import EnvironmentFailure, guarded
 from dreamgym.envs.spaces import MAX_CHARACTERS, AnyText
-from worldmodel.data.records import State, Task, Transition, lines
-
-SPLITS = ("train", "dev", "test")
+from worldmodel.data.records import SPLITS, State, Task, Transition, lines
 
 
 class TextTooLong(ValueError):

@@ -19,6 +19,10 @@ NO_BETTER = (
     "To repeat the state would be right at least as often, so this share alone does "
     "not show that it knows what changes."
 )
+NO_CHANGES = (
+    "Nothing changes in the steps that the right next states are counted in: they do "
+    "not show whether the dream knows what changes."
+)
 FEW_ENDS = 8
 """Ends that follow from what is known below which all ends are counted."""
 FEW_IDENTIFIERS = 20
@@ -206,10 +210,7 @@ def _baseline_text(scorecard: Mapping[str, Any]) -> str:
 
 
 def _is_baseline(scorecard: Mapping[str, Any]) -> bool:
-    """Return whether the dream's next states are no better than the state repeated.
-
-    That is so, too, where no case changes anything.
-    """
+    """Return whether the dream's next states are no better than the state repeated."""
     baseline, right = _baseline(scorecard), scorecard["exact"]["predictable"]
     return baseline is not None and right["mean"] <= baseline["mean"]
 
@@ -218,6 +219,9 @@ def verdict(scorecard: dict[str, Any]) -> str:
     """Return a sentence or two on whether policies can be trained in this dream."""
     parts = [part for number in leading(scorecard) for part in number.parts]
     sentence = _verdict(parts)
+    baseline = _baseline(scorecard)
+    if baseline is not None and baseline["mean"] == 1.0:
+        return f"{sentence} {NO_CHANGES}"
     if _is_baseline(scorecard) and not any(p.level == "bad" for p in parts):
         return f"{sentence} {NO_BETTER}"
     return sentence

@@ -5,7 +5,7 @@ recorded action; its success in the dream; how well the dream predicts recorded
 outcomes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -45,10 +45,16 @@ def action_agreement(
     return {"mean": hits / len(order), "low": low, "high": high, "count": len(order)}
 
 
-def sentences(off_policy: dict[str, Any]) -> list[str]:
-    """Return sentences on policies that could not be tested in an environment."""
+def sentences(off_policy: dict[str, Any], copies: Mapping[str, str]) -> list[str]:
+    """Return sentences on policies that could not be tested in an environment.
+
+    `copies` has the policies that are another one under a name of their own, and which.
+    """
     out = ["No environment was at hand: what follows is no success in the real one."]
     for name, row in off_policy["policies"].items():
+        if name in copies:
+            out.append(f"{name} is {copies[name]}.")
+            continue
         acts, won = row["action_agreement"], row["dream_success"]
         share = percent(won["mean"])
         dream = f"it wins {share} of {won['episodes']} dev tasks in the dream"

@@ -68,6 +68,8 @@ class Run:
         self.mesh, self.rollout_mesh = mesh, rollout_mesh
         self.lock = RunLock(self.root)
         path = self.root / "manifest.json"
+        if self.root.is_file():
+            raise RunError(f"{self.root}: a file; a run is a directory (--run-dir)")
         if path.is_file():
             self._check(path)
         elif self.root.exists() and any(

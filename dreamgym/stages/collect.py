@@ -220,6 +220,7 @@ def _write(
         "max_episode_steps": limit.steps,
         "max_episode_steps_reason": limit.reason,
         "broken": broken_counts(train),
+        "unscored": sum(e.success is None and not e.error for e in train),
         "truncated": sum(e.transitions[-1].truncated for e in train),
         "episodes": len(train),
         "games": len({e.task.id for e in train}),

@@ -151,6 +151,28 @@ def test_a_stage_runs_alone_and_once(capsys, tmp_path):
     assert (tmp_path / "r/episodes.jsonl").read_bytes() == result
 
 
+def test_a_run_is_named_by_the_first_argument_of_a_stage_too(capsys, tmp_path):
+    for command in ("collect", "evaluate"):
+        with pytest.raises(SystemExit):
+            run(command, "r")
+        assert "unexpected argument 'r': no run there" in capsys.readouterr().err
+    assert not (tmp_path / "r").exists()
+    assert tiny("collect", "--env", CORRIDOR) == 0
+    capsys.readouterr()
+    assert run("collect", "r") == 0
+    assert "done before" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        run("collect", "r", "--run-dir", "s")
+    assert "RUN is r and --run-dir s: give one" in capsys.readouterr().err
+
+
+def test_the_value_of_a_setting_is_no_run(capsys):
+    assert tiny("collect", "--env", CORRIDOR) == 0
+    capsys.readouterr()
+    error = refused(capsys, "evaluate", "--run-dir", "r", "--env.workers", "3")
+    assert "env.workers: 0 there, 3 here" in error
+
+
 def test_fidelity_needs_a_run_that_is_fitted(capsys, tmp_path):
     assert "no run there" in refused(capsys, "scorecard", "r")
     assert tiny("collect", "--env", CORRIDOR) == 0
@@ -176,7 +198,7 @@ def test_other_settings_and_foreign_directories_are_refused(capsys, tmp_path):
     assert "no run of ours" in error
     assert [p.name for p in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
     (tmp_path / "file").write_text("x")
-    assert "file" in refused(capsys, *common, "--run-dir", "file")
+    assert "file: a file; a run is a" in refused(capsys, *common, "--run-dir", "file")
 
 
 def test_the_default_directory_tells_preset_seed_and_control(capsys, tmp_path):

@@ -50,10 +50,13 @@ BAD = {
     ),
     "no id": (lambda x: without(x, "id"), ["'id'"]),
     "no steps": (lambda x: changed(x, transitions=[]), ["at least one transition"]),
-    "action a number": (lambda x: wrong_step(x, action=3), ["action", "str", "3"]),
+    "action a number": (
+        lambda x: wrong_step(x, action=3),
+        ["action", "expected text", "3"],
+    ),
     "reward a text": (
         lambda x: wrong_step(x, rewards={"coin": "much"}),
-        ["rewards", "float", "much"],
+        ["rewards", "a number", "much"],
     ),
     "reward infinite": (
         lambda x: wrong_step(x, rewards={"coin": float("inf")}),

@@ -2,8 +2,8 @@
 
 messages -> the messages before the agent's first turn -> turns (an action and what
 followed it) -> steps. Nothing is invented: without a success field `success` is None,
-without a reward there is none, and an action that no message follows leaves the state
-unchanged. docs/reference/episodes.md shows both formats.
+without a reward there is none, and an action that no message follows, be it a text or
+calls, leaves the state unchanged. docs/reference/episodes.md shows both formats.
 """
 
 import json
@@ -172,7 +172,10 @@ def _assistant(message: Any, where: Where) -> _Turn:
         text_of_call, row = _call(call, call_place)
         texts.append(text_of_call)
         made.append(row)
-        ids.append(field(call, "id", str, call_place, None))
+        call_id = field(call, "id", str, call_place, None)
+        if call_id is not None and call_id in ids:
+            raise call_place.at("id").error("an id of its own", call_id)
+        ids.append(call_id)
     named = () if None in ids else tuple(ids)
     return _Turn("\n".join(texts), text or None, [], named, tuple(made))
 
@@ -200,6 +203,18 @@ def _place(turn: _Turn, message: Any, where: Where) -> int:
     if call_id not in turn.calls:
         raise where.at("tool_call_id").error(f"one of {sorted(turn.calls)}", call_id)
     return turn.calls.index(call_id)
+
+
+def _require_answers(turns: Sequence[_Turn], where: Where) -> None:
+    """Raise for a turn of which some calls are answered and others are not."""
+    for turn in turns:
+        answered = {place for place, _ in turn.observations} - {len(turn.calls)}
+        if answered and len(answered) < len(turn.calls):
+            lacking = [c for i, c in enumerate(turn.calls) if i not in answered]
+            raise where.at("messages").error(
+                "an answer to each of the calls of a turn, or to none",
+                f"none to {', '.join(lacking)}",
+            )
 
 
 def from_openai(row: Any, where: Where, name: str) -> Episode:
@@ -250,6 +265,7 @@ def from_openai(row: Any, where: Where, name: str) -> Episode:
             turns[-1].observations.append((place, text))
         else:
             before.append((role, text))
+    _require_answers(turns, where)
     if not turns or not before:
         missing = "a user message before the first" if turns else "at least one"
         raise where.at("messages").error(f"{missing} assistant turn", row["messages"])

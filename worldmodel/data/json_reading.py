@@ -27,6 +27,16 @@ MAX_FILE_BYTES = 16 << 30
 MAX_BLANK_LINES = 1_000_000
 """The most lines in a row without text: nobody writes more, and reading takes long."""
 
+JSON_NAMES = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    list: "a list",
+    dict: "a JSON object",
+}
+"""What a value of a type is called in a message about a JSON file."""
+
 _CHUNK = 1 << 16
 _GZIP = b"\x1f\x8b"
 _GZIP_ERRORS = (EOFError, gzip.BadGzipFile, zlib.error)
@@ -76,7 +86,7 @@ def check_type(value: Any, kind: type, where: Where) -> Any:
         except OverflowError:
             raise where.error("a number that fits a float", value) from None
     if not isinstance(value, kind) or bad_bool:
-        raise where.error(kind.__name__, value)
+        raise where.error(JSON_NAMES.get(kind, kind.__name__), value)
     return value
 
 
@@ -115,6 +125,10 @@ def first_use(first_lines: dict[str, int], name: str, where: Where) -> None:
 @contextlib.contextmanager
 def _open_file(path: Path, expected: str) -> Iterator[tuple[Any, Any]]:
     """Yield (the unpacked bytes, the file on disk)."""
+    if path.is_dir():
+        file = path / "episodes.jsonl"  # of a run
+        hint = f" (such as {file})" if file.is_file() else ""
+        raise RecordError(f"{path}: a directory; expected a file{hint}: {expected}")
     if not path.is_file():
         raise RecordError(f"{path}: no such file; expected {expected}")
     with path.open("rb") as disk:
@@ -143,8 +157,8 @@ def _require_encodable(value: Any, where: Where) -> None:
 
 
 def _value(raw: bytes, where: Where) -> Any:
-    try:
-        text = raw.decode("utf-8")
+    try:  # programs of Windows write a byte order mark before the first line
+        text = raw.decode("utf-8-sig" if where.line == 1 else "utf-8")
     except UnicodeDecodeError as error:
         raise where.error(f"UTF-8 ({error.reason})", raw[:40]) from None
     try:
@@ -256,7 +270,8 @@ def holds_array(path: Path, expected: str) -> bool:
     """Return whether the first character is `[`: one JSON array, not JSON lines."""
     with _open_file(path, expected) as (file, _):
         try:
-            return file.read(_CHUNK).lstrip()[:1] == b"["
+            start = file.read(_CHUNK).removeprefix(codecs.BOM_UTF8)
+            return start.lstrip()[:1] == b"["
         except _GZIP_ERRORS:
             return False  # json_lines raises the error with the line
 
@@ -266,7 +281,7 @@ class _Text:
 
     def __init__(self, path: Path, file: Any):
         self._path, self._file, self._text, self._at, self._line = path, file, "", 0, 1
-        self._decode = codecs.getincrementaldecoder("utf-8")().decode
+        self._decode = codecs.getincrementaldecoder("utf-8-sig")().decode
 
     @property
     def where(self) -> Where:

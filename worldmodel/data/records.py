@@ -34,6 +34,8 @@ MAX_NESTING = 64
 
 SCHEMA = "dreamgym.episodes/1"
 BRANCH_SCHEMA = "dreamgym.branches/1"
+SPLITS = ("train", "dev", "test")
+"""The splits that training uses; episodes of others are ignored."""
 
 State = tuple[str, ...]
 """What the agent observes at one step: non-empty lines of text."""

@@ -16,10 +16,7 @@ from typing import Any
 import numpy as np
 
 from worldmodel.data.hashing import content_digest
-from worldmodel.data.records import Episode, Transition
-
-SPLITS = ("train", "dev", "test")
-"""The splits that training uses; episodes of others are ignored."""
+from worldmodel.data.records import SPLITS, Episode, Transition
 
 _SIZES = ("episode_length", "state_lines", "state_chars", "action_chars")
 _ENDS = {
@@ -124,6 +121,7 @@ class _Tally:
         self.flags["unscored"] += bool(
             last and last.terminated and last.success is None
         )
+        self.flags["open_wins"] += bool(last and last.success and not last.terminated)
         self.ids.append(_digest(e.id))
         self.overlaps["tasks"].add(split, task, e.task.id)
         start = _digest(e.task.instruction, e.task.initial_state)
@@ -145,6 +143,7 @@ class _Tally:
         self.sizes["action_chars"][len(t.action)] += 1
         self.flags["rewarded"] += t.reward != 0
         self.flags["invalid"] += t.invalid is True
+        self.flags["validity"] += t.invalid is not None
         self.flags["unchanged"] += t.next_state == t.state
 
 
@@ -214,7 +213,9 @@ def summarise(episodes: Iterable[Episode]) -> dict[str, Any]:
             "transitions": transitions,
             "share": transitions / count if count else 0.0,
         }
+    out["invalid"]["recorded"] = tally.flags["validity"]
     out["unscored_ends"] = tally.flags["unscored"]
+    out["wins_without_end"] = tally.flags["open_wins"]
     out["without_instruction"] = tally.flags["silent"]
     out["duplicates"] = {
         "transitions": _repeats(tally.queries),
@@ -272,6 +273,11 @@ def _warnings(s: Mapping[str, Any]) -> list[str]:
         )
     if not s["ends"]["terminated"] + s["ends"]["both"]:
         out.append("no episode terminates: the dream cannot learn when one is over")
+    elif s["wins_without_end"]:
+        out.append(
+            f"episodes that were won and do not terminate: {s['wins_without_end']}; a "
+            "dream learns from them that play goes on after a win"
+        )
     for name in s["by_split"]:
         if name not in SPLITS:
             out.append(
@@ -318,6 +324,12 @@ def _rows(groups: Mapping[str, Mapping[str, int]], kind: str) -> list[str]:
     return out
 
 
+def _validity(s: Mapping[str, Any]) -> str:
+    """Return in how many transitions nobody recorded whether the action was valid."""
+    unknown = s["transitions"] - s["invalid"]["recorded"]
+    return f"; not recorded in {unknown:,}" if unknown else ""
+
+
 def table(summary: Mapping[str, Any]) -> str:
     """Return a summary as lines for the terminal, warnings last."""
     s = summary
@@ -340,7 +352,7 @@ def table(summary: Mapping[str, Any]) -> str:
         "  ends            " + ", ".join(f"{n:,} {k}" for k, n in ends.items()),
         *(
             f"  {flag:<16}{s[flag]['transitions']:,} transitions "
-            f"({s[flag]['share']:.1%})"
+            f"({s[flag]['share']:.1%})" + (_validity(s) if flag == "invalid" else "")
             for flag in ("rewarded", "invalid", "unchanged")
         ),
         f"  duplicates      {doubles['transitions']:,} transitions (task, state and "
@@ -350,7 +362,7 @@ def table(summary: Mapping[str, Any]) -> str:
     ]
     for split, row in s["leaks"]["seen_in_train"].items():
         out.append(
-            f"  {split + ' in train':<16}{row['transitions']:,} transitions "
+            f"  {split + ' in train':<15} {row['transitions']:,} transitions "
             f"({row['share']:.1%})"
         )
     for kind in ("tasks", "starts"):

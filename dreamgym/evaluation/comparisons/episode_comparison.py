@@ -147,12 +147,19 @@ def episode_view(
         "title": printable(title or episode.task.instruction or episode.task.id),
         "family": printable(episode.task.family),
         "source": printable(episode.source),
-        "real_outcome": "really won" if episode.success else "not won in reality",
+        "real_outcome": _REAL_OUTCOMES[episode.success],
         "dreamed_outcome": _dreamed_outcome(steps),
         "steps": [
             _step_view(step, number, read) for number, step in enumerate(steps, first)
         ],
     }
+
+
+_REAL_OUTCOMES = {
+    True: "really won",
+    False: "not won in reality",
+    None: "not scored in reality",
+}
 
 
 def _dreamed_outcome(steps: Sequence[ComparedStep]) -> str:

@@ -13,13 +13,16 @@ from dreamgym.evaluation.diagnosis.evidence import Cause, Evidence, collect_more
 from dreamgym.evaluation.statistics import percent
 
 MANY_BROKEN = 0.1
-"""The share of the collected episodes that broke above which this is a cause."""
+"""The share of the collected episodes that broke, or that are not scored, above which
+this is a cause."""
 FEW_DEMONSTRATIONS = 20
 FEW_WON = 20
 """Won episodes among the collected ones below which ends and rewards are rare."""
 WEAK_IMITATION = 0.8
 """The share of the expert's success below which imitation has learnt little."""
 LOW_SIGNAL = 0.2
+MANY_BROKEN_ROLLOUTS = 0.25
+"""The share of the dreamed rollouts that broke off from which this is a cause."""
 HIGH_INVALID = 0.3
 LARGE_KL = 1.0
 """Nats a token from which on a policy has little in common with its warm start."""
@@ -37,6 +40,7 @@ def causes(evidence: Evidence) -> list[Cause]:
     likely = _all(
         evidence,
         broken_episodes,
+        unscored_episodes,
         few_demonstrations,
         few_won,
         *dream_causes.CHECKS,
@@ -89,6 +93,22 @@ def broken_episodes(evidence: Evidence) -> Cause | None:
         f"The environment broke {broken} episodes of the collection, next to "
         f"{recorded} that were recorded, mostly by {commonest}.",
         "`dreamgym check --env ENV` says where it raises and what to do.",
+    )
+
+
+def unscored_episodes(evidence: Evidence) -> Cause | None:
+    """Return a cause if many recorded episodes do not say whether they were won."""
+    unscored, episodes = (
+        evidence.number("collect", name) or 0 for name in ("unscored", "episodes")
+    )
+    if unscored <= MANY_BROKEN * episodes:
+        return None
+    return Cause(
+        "unscored episodes",
+        f"{unscored} of {episodes} training episodes do not say whether they were won, "
+        "so that nothing is learnt about their ends.",
+        "Give them `success` and `terminated`, or let a judge score them (`dreamgym "
+        "judge`).",
     )
 
 
@@ -187,8 +207,8 @@ def little_signal(evidence: Evidence) -> Cause | None:
     if not shares:
         return None
     share = sum(shares) / len(shares)
-    if share >= LOW_SIGNAL:
-        return None
+    if share >= LOW_SIGNAL or _broken_share(evidence) >= MANY_BROKEN_ROLLOUTS:
+        return None  # groups of rollouts that broke off have no returns to compare
     return Cause(
         "little signal",
         f"Rollouts of one task ended differently in {percent(share)} of the groups; "
@@ -198,17 +218,23 @@ def little_signal(evidence: Evidence) -> Cause | None:
     )
 
 
-def broken_rollouts(evidence: Evidence) -> Cause | None:
-    """Return a cause if many rollouts ended with an error in the dream."""
+def _broken_share(evidence: Evidence) -> float:
+    """Return the share of the dreamed rollouts that ended with an error."""
     rollouts = sum(row.get("rollouts", 0.0) for row in evidence.curve)
     unscored = sum(row.get("unscored_rollouts", 0.0) for row in evidence.curve)
-    if not rollouts or unscored / rollouts < 0.25:
+    return unscored / rollouts if rollouts else 0.0
+
+
+def broken_rollouts(evidence: Evidence) -> Cause | None:
+    """Return a cause if many rollouts ended with an error in the dream."""
+    share = _broken_share(evidence)
+    if share < MANY_BROKEN_ROLLOUTS:
         return None
     unsure = any(row.get(f"unscored/{LOW_CONFIDENCE}") for row in evidence.curve)
     gate = ", or lower uncertainty.false_abort_rate" if unsure else ""
     return Cause(
         "broken rollouts",
-        f"{percent(unscored / rollouts)} of the rollouts in the dream broke off.",
+        f"{percent(share)} of the rollouts in the dream broke off.",
         "Sample malformed answers again (experience.retries)" + gate + ".",
     )
 

@@ -152,8 +152,9 @@ def _ends_below(evidence: Evidence, threshold: float) -> Cause | None:
     return Cause(
         "missed ends",
         f"The dream finds {percent(figure['mean'])} of {figure['count']} ends.",
-        "Weigh rare rewards and ends (pretrain.rare_event_share), and collect more "
-        "episodes that end.",
+        "Weigh rare rewards and ends (pretrain.rare_event_share), and "
+        + ("record" if evidence.is_recorded() else "collect")
+        + " more episodes that end.",
     )
 
 

@@ -54,7 +54,8 @@ def test_sentences_say_what_was_measured_and_what_it_is_worth():
         "dream_success": {"mean": 0.4, "episodes": 10},
     }
     messages = sentences(
-        {"policies": {"bc": row}, "outcome_agreement": {"mean": 0.475, "count": 42}}
+        {"policies": {"bc": row}, "outcome_agreement": {"mean": 0.475, "count": 42}},
+        {},
     )
     assert "no success in the real one" in messages[0]
     assert messages[1] == (
@@ -63,10 +64,16 @@ def test_sentences_say_what_was_measured_and_what_it_is_worth():
     )
     lost = row | {"dream_success": {"mean": None, "episodes": 0}}
     (_, unscored) = sentences(
-        {"policies": {"bc": lost}, "outcome_agreement": {"mean": None, "count": 0}}
+        {"policies": {"bc": lost}, "outcome_agreement": {"mean": None, "count": 0}},
+        {},
     )
     assert unscored.endswith("none of its episodes in the dream could be scored.")
     assert "of 42 recorded episodes" in messages[2]
     assert messages[2].endswith("48 % end as recorded.")
     nobody = {"policies": {}, "outcome_agreement": {"mean": None, "count": 0}}
-    assert len(sentences(nobody)) == 1
+    assert len(sentences(nobody, {})) == 1
+    both = {
+        "policies": {"bc": row, "dream": row},
+        "outcome_agreement": nobody["outcome_agreement"],
+    }
+    assert sentences(both, {"dream": "bc"})[2:] == ["dream is bc."]

@@ -112,7 +112,7 @@ def test_the_models_of_a_run_are_loaded_by_its_directory(root):
     assert info["reasoning"] == answer.reasoning
     with pytest.raises(TypeError, match="a tuple of lines, got the text 'at 1'"):
         dream.model.predict([queries[0]._replace(state="at 1")])
-    with pytest.raises(RunError, match="no policy 's2r' in this run yet"):
+    with pytest.raises(RunError, match="no policy 's2r' in this run; it has "):
         dreamgym.load_policy(root, "s2r")
 
 

@@ -230,13 +230,34 @@ BAD_CHATS = {
     "no text": (chat(("user", None), ("assistant", "x")), "expected text, got None"),
     "tool first": (chat(TOOL), "an assistant turn before"),
     "no such call": (chat(("user", "x"), CALLS, TOOL), r"tool_call_id'.*\['1'\].*'9'"),
+    "a call without an answer": (
+        chat(
+            ("user", "x"),
+            {
+                "role": "assistant",
+                "tool_calls": [call("f", "{}", id="9"), call("g", "{}", id="8")],
+            },
+            TOOL,
+        ),
+        "an answer to each of the calls of a turn, or to none, got 'none to 8'",
+    ),
+    "two calls of one id": (
+        chat(
+            ("user", "x"),
+            {
+                "role": "assistant",
+                "tool_calls": [call("f", "{}", id="9"), call("g", "{}", id="9")],
+            },
+        ),
+        r"tool_calls\[1\].id'.*an id of its own, got '9'",
+    ),
     "no function": (
         chat(("user", "x"), {"role": "assistant", "tool_calls": [{}]}),
         "'function'",
     ),
     "arguments a list": (
         chat(("user", "x"), {"role": "assistant", "tool_calls": [call("f", [1])]}),
-        r"tool_calls\[0\].function.arguments'.*expected dict",
+        r"tool_calls\[0\].function.arguments'.*expected a JSON object",
     ),
     "two rewards": (
         chat(("user", "x"), ("assistant", "x"), reward=1, score=1),

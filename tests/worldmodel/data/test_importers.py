@@ -116,11 +116,11 @@ BAD_RECORDINGS = {
     "an object seen": ({"observations": ["a", {"m": "b"}, "c"]}, r"observations\[1\]'"),
     "one seen too few": ({"observations": ["a", "b"]}, "3 items, one more than"),
     "no action": ({"actions": [], "observations": ["a"]}, "at least one action"),
-    "action a number": ({"actions": ["x", 1]}, r"actions\[1\]'.*str, got 1"),
+    "action a number": ({"actions": ["x", 1]}, r"actions\[1\]'.*text, got 1"),
     "a reward too few": ({"rewards": [1]}, "'rewards'.*2 items"),
     "no rewards": ({"rewards": ...}, "a field 'rewards'"),
     "reward infinite": ({"rewards": [0, float("inf")]}, r"rewards\[1\]'.*finite"),
-    "a flag a number": ({"terminations": [0, 1]}, r"terminations\[0\]'.*bool"),
+    "a flag a number": ({"terminations": [0, 1]}, r"terminations\[0\]'.*true or false"),
     "a step after the end": (
         {"terminations": [True, True]},
         r"actions\[1\]'.*no action after",
@@ -128,8 +128,11 @@ BAD_RECORDINGS = {
     "a step after the cut": ({"truncations": [True, False]}, "no action after"),
     "infos too many": ({"infos": [{}] * 4}, "'infos'.*2 or 3 items"),
     "infos a text": ({"infos": "x"}, "'infos'.*list"),
-    "a success of 1": ({"infos": [{}, {"success": 1}]}, r"infos.\[1\].success'.*bool"),
-    "seed a text": ({"seed": "3"}, "'seed'.*int"),
+    "a success of 1": (
+        {"infos": [{}, {"success": 1}]},
+        r"infos.\[1\].success'.*true or false",
+    ),
+    "seed a text": ({"seed": "3"}, "'seed'.*a whole number"),
 }
 
 

@@ -150,20 +150,20 @@ MISTAKES = {
     "not an object": ([1, 2], "a JSON object"),
     "no task": ({k: v for k, v in row().items() if k != "task"}, "a field 'task'"),
     "no steps": (row(transitions=[]), "'transitions'.*at least one"),
-    "steps of another type": (row(transitions="x"), "'transitions'.*expected list"),
-    "id of another type": (row(id=7), "'id'.*expected str, got 7"),
+    "steps of another type": (row(transitions="x"), "'transitions'.*expected a list"),
+    "id of another type": (row(id=7), "'id'.*expected text, got 7"),
     "task without instruction": (row(task={"id": "t"}), "'task'.*'instruction'"),
     "action of another type": (
         row(transitions=[step(action=None)]),
-        r"transitions\[0\].action'.*expected str",
+        r"transitions\[0\].action'.*expected text",
     ),
     "reward is text": (
         row(transitions=[step(reward="1")]),
-        r"transitions\[0\].reward'.*float",
+        r"transitions\[0\].reward'.*a number",
     ),
     "reward is a flag": (
         row(transitions=[step(reward=True)]),
-        r"transitions\[0\].reward'.*float",
+        r"transitions\[0\].reward'.*a number",
     ),
     "reward is NaN": (
         row(transitions=[step(reward=float("nan"))]),
@@ -176,7 +176,7 @@ MISTAKES = {
     "reward beyond floats": (row(transitions=[step(reward=10**400)]), "reward"),
     "flag is a number": (
         row(transitions=[step(terminated=1)]),
-        r"terminated'.*expected bool, got 1",
+        r"terminated'.*expected true or false, got 1",
     ),
     "state of numbers": (
         row(transitions=[step(state=[1])]),
@@ -247,7 +247,9 @@ def test_a_branch_file_is_no_episode_file(tmp_path):
     with pytest.raises(RecordError, match=r"b\.jsonl:1:.*dreamgym.episodes/1"):
         records.read_episodes(path)
     path.write_text(path.read_text().replace('"step": 0', '"step": 0.5'))
-    with pytest.raises(RecordError, match=r"b\.jsonl:1:.*'step'.*int, got 0.5"):
+    with pytest.raises(
+        RecordError, match=r"b\.jsonl:1:.*'step'.*a whole number, got 0.5"
+    ):
         records.read_branches(path)
 
 
@@ -298,6 +300,26 @@ def test_a_long_file_is_not_held_in_memory(tmp_path):
         tracemalloc.stop()
     assert count == 100
     assert peak < 6e6, peak
+
+
+def test_a_byte_order_mark_of_windows_is_no_part_of_the_text(tmp_path):
+    records.write_episodes(tmp_path / "a.jsonl", [helpers.lamp_and_door("r0")])
+    text = (tmp_path / "a.jsonl").read_bytes()
+    (tmp_path / "b.jsonl").write_bytes(b"\xef\xbb\xbf" + text)
+    assert records.read_episodes(tmp_path / "b.jsonl") == records.read_episodes(
+        tmp_path / "a.jsonl"
+    )
+    (tmp_path / "c.jsonl").write_bytes(text + b"\xef\xbb\xbf" + text)
+    with pytest.raises(RecordError, match=r"c\.jsonl:2"):
+        records.read_episodes(tmp_path / "c.jsonl")
+
+
+def test_a_directory_is_no_file_of_episodes(tmp_path):
+    with pytest.raises(RecordError, match=r": a directory; expected a file: "):
+        records.read_episodes(tmp_path)
+    records.write_episodes(tmp_path / "episodes.jsonl", [])
+    with pytest.raises(RecordError, match=r"\(such as .*episodes\.jsonl\)"):
+        records.read_episodes(tmp_path)
 
 
 def test_gzip_is_told_by_its_bytes_not_its_name(tmp_path):

@@ -55,7 +55,7 @@ def test_counts_by_hand():
     assert s["success"] == {"true": 1, "false": 2, "none": 0}
     assert s["ends"] == {"terminated": 1, "truncated": 1, "both": 0, "neither": 1}
     assert s["rewarded"] == {"transitions": 1, "share": 0.25}
-    assert s["invalid"] == {"transitions": 1, "share": 0.25}
+    assert s["invalid"] == {"transitions": 1, "share": 0.25, "recorded": 1}
     assert s["unchanged"] == {"transitions": 1, "share": 0.25}
     assert s["duplicates"] == {"transitions": 0, "episodes": 0, "ids": 0}
     assert s["contradictions"] == {"asked": 4, "several_answers": 0}
@@ -203,6 +203,18 @@ def steps(**changes):
     [
         (steps(rewards={}), "no rewarded transition: updates in the dream have"),
         (steps(terminated=False), "no episode terminates"),
+        (
+            [
+                GOOD[0],
+                dataclasses.replace(
+                    GOOD[0],
+                    id="e4",
+                    transitions=(dataclasses.replace(WON, terminated=False),),
+                ),
+                *GOOD[1:],
+            ],
+            "episodes that were won and do not terminate: 1; a dream",
+        ),
         (changed(success=None), "no episode says whether it succeeded"),
         (changed(success=False), "no episode succeeded"),
         (changed(success=True), "no episode failed"),

@@ -1,5 +1,6 @@
 """Dreamed steps next to the real ones."""
 
+import dataclasses
 import math
 
 from dreamgym.evaluation.comparisons.episode_comparison import (
@@ -68,6 +69,9 @@ def test_what_the_answer_was_made_of_is_there():
 
 def test_how_both_ended_is_said():
     assert view()["real_outcome"] == "really won"
+    unscored = dataclasses.replace(EPISODE, success=None)
+    outcome = episode_view(unscored, steps(), as_lines)["real_outcome"]
+    assert outcome == "not scored in reality"
     assert view()["dreamed_outcome"] == "won in the dream"
     broken = steps()[1]._replace(
         dreamed=steps()[1].dreamed._replace(error="no reward", outcome="go")

@@ -319,6 +319,12 @@ def hidden(mean, count, *, deterministic=True):
             "dreamgym check",
         ),
         (
+            with_stage(collect={"successes": 50, "episodes": 90, "unscored": 11}),
+            "unscored episodes",
+            "11 of 90 training episodes do not say whether they were won",
+            "dreamgym judge",
+        ),
+        (
             with_stage(collect={"successes": 3, "episodes": 300}),
             "few episodes that were won",
             "Only 3 of 300",
@@ -396,7 +402,16 @@ def hidden(mean, count, *, deterministic=True):
             "group_size",
         ),
         (
-            evidence(bc=0.4, curve=[{"rollouts": 16.0, "unscored_rollouts": 14.0}]),
+            evidence(
+                bc=0.4,
+                curve=[
+                    {
+                        "rollouts": 16.0,
+                        "unscored_rollouts": 14.0,
+                        "informative_groups": 0.0,  # nothing could be compared
+                    }
+                ],
+            ),
             "broken rollouts",
             "88 % of the rollouts",
             "retries",
@@ -544,4 +559,4 @@ def test_every_cause_is_checked_by_hand_here():
     ]
     # The lesser ones share their names, and a row above, with those that come first;
     # test_long_lines.py has the last one.
-    assert len(checks) == 22
+    assert len(checks) == 23

@@ -52,11 +52,13 @@ def test_the_verdict_is_one_sentence_that_names_what_is_missing():
 def test_the_state_repeated_stands_beside_right_next_states():
     sure = rate(0.98, 100)
     good = scorecard(sure, sure, sure, sure)
-    for share, named in ((0.4, False), (0.98, True), (1.0, True)):
+    for share, named in ((0.4, False), (0.98, True), (1.0, False)):
         result = good | {"copy": {"predictable": rate(share, 100)}}
         lines = dict(headlines(result))
         assert f"{share:.1%}" in lines["the state repeated (baseline)"]
         assert ("To repeat the state" in verdict(result)) == named
+        # Where nothing changes at all, that is what has to be known.
+        assert ("Nothing changes in the steps" in verdict(result)) == (share == 1.0)
         assert f"right in {share:.0%}".replace("%", " %") in leading(result)[0].meaning
     # A dream that is not trusted anyway is not blamed for this as well.
     result = scorecard(rate(0.0, 100), sure, sure, sure)
