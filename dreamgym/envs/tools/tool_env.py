@@ -105,8 +105,10 @@ class ToolEnv(TextEnv):
                     f"{name!r}, in which every ToolEnv holds its episode: give it "
                     "another name"
                 )
+        where = f"{cls.__qualname__} ({cls.__module__})"
+        if "tools" in vars(cls):
+            _require_signatures(where, vars(cls)["tools"])
         for name in ("step_reward", "invalid_reward", "max_episode_steps"):
-            where = f"{cls.__qualname__} ({cls.__module__})"
             _refuse_text(f"{where}: {name} must be a number", getattr(cls, name))
         for name, method in tools.items():
             if name in HOOKS or hasattr(ToolEnv, name):
@@ -117,6 +119,11 @@ class ToolEnv(TextEnv):
         cls.tools = {
             name: Signature.of_method(method) for name, method in tools.items()
         }
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "tools":
+            _require_signatures(type(self).__qualname__, value)
+        super().__setattr__(name, value)
 
     @functools.cached_property
     def action_space(self) -> AnyText:
@@ -365,6 +372,17 @@ def _refuse_text(expected: str, value: Any) -> None:
     """Raise TypeError for a text, which Python would read as true, or as a number."""
     if isinstance(value, str | bytes):
         raise TypeError(f"{expected}, got the text {value!r:.80}")
+
+
+def _require_signatures(where: str, value: Any) -> None:
+    """Raise TypeError for `tools` that are something else of the environment's own."""
+    if not isinstance(value, Mapping) or not all(
+        isinstance(signature, Signature) for signature in value.values()
+    ):
+        raise TypeError(
+            f"{where}: `tools` holds the signatures of the tools in every ToolEnv, got "
+            f"{value!r:.80}: give the attribute another name"
+        )
 
 
 def _texts(value: Any) -> list[str]:

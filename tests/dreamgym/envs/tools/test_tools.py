@@ -471,6 +471,20 @@ def test_a_method_cannot_hide_what_every_episode_is_held_in():
         _steps = 3  # a value is set anew at each reset, and hides nothing
 
 
+def test_tools_of_another_kind_do_not_hide_the_signatures():
+    class _Workshop(ToolEnv):
+        def start(self, task):
+            self.tools = [task.id]
+            return "ready"
+
+    with pytest.raises(TypeError, match=r"_Workshop: `tools` holds .*'hammer'.*name"):
+        _Workshop().reset(options={"task": Task(id="hammer", instruction="")})
+    with pytest.raises(TypeError, match=r"_Shed .*got \('saw',\)"):
+
+        class _Shed(ToolEnv):
+            tools = ("saw",)
+
+
 def test_the_reserved_names_are_those_that_an_episode_sets():
     env, _, _ = begun(
         Quiz(),
