@@ -83,6 +83,7 @@ from dreamgym.envs.contract.texts import (
     check_growth,
     check_lines,
     check_options,
+    check_rendering,
     check_speed,
     check_texts,
 )
@@ -216,6 +217,7 @@ class _Inspector:
         random = self._play_random(task)
         if random is not None:
             self.random.append(random)
+            check_rendering(self.player, random)
         other = random if plan is None else self.last_plan
         if other is not None and other.task == task:
             check_cumulative(self.player, nonsense, other, self.limit)

@@ -47,6 +47,7 @@ _SIGNATURES = {
     "variations": "write def variations(self, task, rng)",
     "expert": "write def expert(self)",
     "valid_actions": "write def valid_actions(self)",
+    "render_state": "write def render_state(self, state)",
 }
 """What to do where a method does not take the arguments of its call."""
 
@@ -65,6 +66,7 @@ _NOTHING = {
         "valid_actions() must return a list of actions, got None",
         "return the list; [] where nothing can be done",
     ),
+    "render_state": ("render_state() must return a text, got None", "return the text"),
 }
 """What is wrong, and what to do, where a method returns None."""
 

@@ -1,12 +1,14 @@
 """The part of the checker that is about texts, what is written, and time."""
 
 import dataclasses
+import functools
 import json
 from collections.abc import Sequence
 
+from dreamgym.envs import base
 from dreamgym.envs.contract.findings import Findings
 from dreamgym.envs.contract.player import Player, Trace, instruction_of, is_json
-from worldmodel.data.records import Task
+from worldmodel.data.records import Task, lines
 
 MAX_CHARACTERS = 4000
 """Characters of a state or an instruction above which a warning is given."""
@@ -74,6 +76,28 @@ def check_growth(findings: Findings, traces: Sequence[Trace]) -> None:
 
 def _is_long(text: str) -> bool:
     return len(text) > MAX_CHARACTERS or len(text.splitlines()) > MAX_LINES
+
+
+def check_rendering(player: Player, trace: Trace) -> None:
+    """Fault a render_state() that fails at the first or last state of an episode."""
+    renderer = base.as_render(player.env)
+    if renderer is None:
+        return
+    where = f"task {trace.task.id!r}"
+    for step in (trace.steps[0], trace.last):
+        state = lines(step.observation)
+        text = player.call(
+            "render_state", where, functools.partial(renderer.render_state, state)
+        )
+        if text is None:
+            return
+        if not isinstance(text, str):
+            player.findings.fault(
+                f"render_state() must return a text, got a {type(text).__name__}",
+                where,
+                "return the text that a person reads, its lines joined",
+            )
+            return
 
 
 def _check_length(findings: Findings, what: str, text: str, where: str) -> None:

@@ -230,6 +230,27 @@ def test_a_tool_that_returns_nothing_is_warned_of():
     assert "action 'look {}'" in warning.where
 
 
+@pytest.mark.parametrize(
+    ("render", "what"),
+    [
+        ("\n".join, ""),
+        (list, r"^render_state\(\) must return a text, got a list$"),
+        (lambda _: None, r"^render_state\(\) must return a text, got None"),
+        (lambda state: state[9], "^render_state raised IndexError"),
+        (lambda: "a picture", "^render_state raised TypeError"),
+    ],
+)
+def test_how_states_are_shown_is_tried(render, what):
+    class Shown(doubles.Corridor):
+        render_state = staticmethod(render)
+
+    faults = checked(Shown).faults
+    if what:
+        named(faults, what)
+    else:
+        assert faults == ()
+
+
 # --- tasks, plans, rewards, lots ---------------------------------------------
 
 
