@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dreamgym.envs.base import LOW_CONFIDENCE, Step, TextEnv
+from dreamgym.envs.spaces import require_text
 from dreamgym.envs.vector import Snapshot, VectorEnv
 from worldmodel.data.invalid_actions import error_only_change
 from worldmodel.data.records import State, Task
@@ -248,10 +249,15 @@ class DreamEnv(TextEnv):
         return "\n".join(state), first_info(task)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take one dreamed step; raises RuntimeError if no episode runs."""
+        """Take one dreamed step.
+
+        Raises:
+          RuntimeError: no episode runs.
+          TypeError: the action is no text.
+        """
         if not self._open:
             raise RuntimeError("step() needs a running episode: call reset() first")
-        (step,) = self._batch.step([action])
+        (step,) = self._batch.step([require_text(action)])
         assert step is not None
         self._open = not (step.terminated or step.truncated)
         self.exchange, self.error = self._batch.exchanges[0], step.error

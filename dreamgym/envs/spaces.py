@@ -8,6 +8,17 @@ MAX_CHARACTERS = 100_000
 """The most characters of one text of an environment: an observation, an instruction."""
 
 
+def require_text(action: Any) -> str:
+    """Return an action that is text.
+
+    Raises:
+      TypeError: it is something else.
+    """
+    if not isinstance(action, str):
+        raise TypeError(f"an action is text, got {action!r:.80}")
+    return action
+
+
 class AnyText(spaces.Text):
     """Text of any Unicode; Gymnasium's own `Text` rejects what is not in a charset."""
 

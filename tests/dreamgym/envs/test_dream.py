@@ -1,5 +1,6 @@
 """The dream: a batch and a single view over an experience model."""
 
+import inspect
 import math
 
 import pytest
@@ -293,3 +294,11 @@ def test_answers_of_a_wrong_form_are_named(change, message):
     envs.reset(options={"tasks": TASKS})
     with pytest.raises(ValueError, match=message):
         envs.step(["go right"] * 3)
+
+
+@pytest.mark.parametrize("action", [3, None, ["take coin"]])
+def test_an_action_that_is_no_text_is_refused(action):
+    env = DreamEnv(doubles.RuleModel(), TASKS, max_steps=5)
+    env.reset(seed=0)
+    with pytest.raises(TypeError, match="an action is text, got"):
+        inspect.unwrap(DreamEnv.step)(env, action)

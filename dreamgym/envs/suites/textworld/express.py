@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from dreamgym.envs.base import TextEnv
+from dreamgym.envs.spaces import require_text
 from dreamgym.envs.suites.textworld.express_text import readable_state
 from dreamgym.envs.suites.textworld.java import GameServer, current_machine
 from worldmodel.data.records import State, Task
@@ -191,10 +192,11 @@ class TextWorldExpress(TextEnv):
 
         Raises:
           RuntimeError: there is no running episode.
+          TypeError: the action is no text.
         """
         if not self._open:
             raise RuntimeError("step() needs a running episode: call reset() first")
-        info = json.loads(self._ask("stepJSON", action))
+        info = json.loads(self._ask("stepJSON", require_text(action)))
         self._info, self._steps = info, self._steps + 1
         reward, self._score = info["score"] - self._score, info["score"]
         won, lost = bool(info["tasksuccess"]), bool(info["taskfailure"])
