@@ -30,6 +30,7 @@ from worldmodel.experience.examples import (
 from worldmodel.experience.grammar import REWARD_TOKENS
 from worldmodel.experience.local import LocalExperienceModel
 from worldmodel.experience.prompted import PromptedExperienceModel
+from worldmodel.experience.quotes import quoting_families
 from worldmodel.fidelity.cases import sample_cases
 from worldmodel.fitting import supervised
 from worldmodel.fitting.batches import Example
@@ -299,6 +300,7 @@ def load_experience(
         confidence_signal=c.uncertainty.signal,
         calibration=scale,
         reward_tokens=max(REWARD_TOKENS, numbers.get("reward_tokens", 0)),
+        quoting=quoting_families(train),
     )
 
 

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from worldmodel.backbone.grammar import Grammar
+from worldmodel.backbone.grammar import Grammar, Quotable
 from worldmodel.backbone.model import Model
 from worldmodel.backbone.streams import (
     PROMPT_BUCKET,
@@ -41,12 +41,13 @@ def generate(
     *,
     max_tokens: int,
     banned: np.ndarray | None = None,
+    quotable: Sequence[Quotable] | None = None,
 ) -> list[SampledTokens]:
     """Return one Sampled (B = 1) a prompt, in a handful of compiled shapes.
 
-    `keys` has one PRNG key a prompt, or more than these, `banned` one row a prompt
-    (Streams.sample). Where there are more prompts than streams, a stream that ends
-    takes the next prompt.
+    `keys` has one PRNG key a prompt, or more than these, `banned` and `quotable` one
+    row a prompt (Streams.sample). Where there are more prompts than streams, a stream
+    that ends takes the next prompt.
     """
     if not prompts:
         return []
@@ -57,10 +58,14 @@ def generate(
     order = [equal[prompt] for prompt in sorted(equal, key=len)]
     longest = max(bucket(max(map(len, equal))), LEAST_ROOM)
     out: list[SampledTokens | None] = [None] * len(prompts)
+    quotes = None
+    if quotable is not None:  # as wide as the prompts: no shape of its own to compile
+        width = max(longest, bucket(max(len(row.tokens) for row in quotable)))
+        quotes = Quotable.stack(quotable, width)
 
     def work(share: Sequence[list[int]]) -> None:
         queue = _Queue(model, batch, longest + max_tokens, prompts, share)
-        for i, sampled in queue.sample(grammar, keys, max_tokens, banned):
+        for i, sampled in queue.sample(grammar, keys, max_tokens, banned, quotes):
             out[i] = sampled
 
     shares = [share for n in range(workers) if (share := order[n::workers])]
@@ -150,6 +155,7 @@ class _Queue:
         keys: Array,
         max_tokens: int,
         banned: np.ndarray | None,
+        quotable: Quotable | None,
     ) -> Iterator[tuple[int, SampledTokens]]:
         """Sample all prompts; yield each number with its tokens as they are done."""
         resume = False
@@ -171,6 +177,7 @@ class _Queue:
                 enough=self._batch - max(self._batch // 4, 1) if more else 0,
                 active=active,
                 banned=None if banned is None else banned[index],
+                quotable=quotable and Quotable(*(x[index] for x in quotable)),
                 resume=resume,
             )
             resume = True

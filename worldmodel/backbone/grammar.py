@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
@@ -59,6 +60,86 @@ class Grammar(NamedTuple):
                 following = -1 if closed and phase == last else phase + closed
             ended, phase = following < 0, max(following, 0)
         return (sampled, phases, first) if ended else None
+
+
+class Quotable(NamedTuple):
+    """Texts that a stream may quote in its first phase: Q tokens, one behind the other.
+
+    A text can be quoted behind the `opening`, which can stand anywhere, and behind
+    another quote. Quoted to a token that `binds`, it has to go on to its end. Rows are
+    padded with -1.
+    """
+
+    tokens: Int[np.ndarray, "*B Q"]
+    opening: Bool[np.ndarray, "*B Q"]
+    starts: Bool[np.ndarray, "*B Q"]
+    ends: Bool[np.ndarray, "*B Q"]
+    binds: Bool[np.ndarray, "*B Q"]
+
+    @classmethod
+    def of(
+        cls,
+        opening: Sequence[int],
+        texts: Sequence[Sequence[int]],
+        free: Sequence[int],
+    ) -> "Quotable":
+        """Return the row of an opening and of texts, whose first tokens are `free`."""
+        parts = [opening, *texts] if opening else []
+        tokens = np.array([t for part in parts for t in part], np.int32)
+        marks = np.zeros((4, len(tokens)), bool)
+        at = 0
+        for number, part in enumerate(parts):
+            marks[1 if number else 0, at] = True
+            marks[2, at + len(part) - 1] = True
+            if number:
+                marks[3, at + free[number - 1] - 1 : at + len(part) - 1] = True
+            at += len(part)
+        return cls(tokens, *marks)
+
+    @classmethod
+    def stack(cls, rows: Sequence["Quotable"], width: int) -> "Quotable":
+        """Return the rows as one batch of so many columns."""
+        return cls(
+            *(
+                np.stack(
+                    [
+                        np.pad(x, (0, width - len(x)), constant_values=padding)
+                        for x in column
+                    ]
+                )
+                for column, padding in zip(
+                    zip(*rows, strict=True),
+                    (-1, False, False, False, False),
+                    strict=True,
+                )
+            )
+        )
+
+    def advance(
+        self, places: Bool[Array, "B Q"], token: Int[Array, " B"]
+    ) -> Bool[Array, "B Q"]:
+        """Return the places that quotes have reached after one more token.
+
+        Places are the tokens at which what was written so far ends a part of a text
+        from its beginning.
+        """
+        ended = (places & self.ends).any(-1, keepdims=True)
+        before = jnp.pad(places[:, :-1], ((0, 0), (1, 0)))
+        begins = self.opening | (self.starts & ended)
+        reached = jnp.where(self.opening | self.starts, begins, before)
+        return reached & (self.tokens == token[:, None])
+
+    def allowed(
+        self, places: Bool[Array, "B Q"], vocab_size: int
+    ) -> Bool[Array, "B V"]:
+        """Return the tokens that quotes at these places allow."""
+        going = places & self.binds
+        following = jnp.pad(self.tokens[:, 1:], ((0, 0), (0, 1)), constant_values=-1)
+        rows = jnp.arange(len(going))[:, None]
+        mask = jnp.zeros((len(going), vocab_size), bool)
+        mask = mask.at[rows, jnp.maximum(following, 0)].max(going)
+        must = going.any(-1) & ~(places & self.ends).any(-1)
+        return mask | ~must[:, None]
 
 
 def free_grammar(

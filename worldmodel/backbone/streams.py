@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int
 
 from worldmodel.backbone.config import ModelConfig
-from worldmodel.backbone.grammar import Grammar
+from worldmodel.backbone.grammar import Grammar, Quotable
 from worldmodel.backbone.layers import UNBLOCKED, LayerCache, Placement
 from worldmodel.backbone.mesh import ROWS, TENSOR, device_put_global, sharding_for
 from worldmodel.backbone.model import Model, empty_cache
@@ -102,12 +102,23 @@ def _append(
     )
 
 
-def _choose(state: StreamState, grammar: Grammar, keys: Array, banned: Array | None):
+def _choose(
+    state: StreamState,
+    grammar: Grammar,
+    keys: Array,
+    banned: Array | None,
+    quotable: Quotable | None,
+    places: Array | None,
+):
     """Return (token, log-probability, whether it was sampled) of each stream."""
     phase, first = state.phase, state.count == 0
     allowed = jnp.where(first[:, None], grammar.first[phase], grammar.allowed[phase])
     if banned is not None:
         allowed &= ~banned
+    if quotable is not None:
+        quoted = allowed & quotable.allowed(places, allowed.shape[1])
+        possible = (phase == 0) & quoted.any(-1)
+        allowed = jnp.where(possible[:, None], quoted, allowed)
     temperature = jnp.asarray(grammar.temperature)[phase]
     shaped = shaped_logits(
         state.logits,
@@ -132,7 +143,7 @@ def _choose(state: StreamState, grammar: Grammar, keys: Array, banned: Array | N
     return token, jnp.where(forced, 0.0, logp), ~forced
 
 
-@functools.partial(jax.jit, static_argnums=(0, 7, 10), donate_argnums=2)
+@functools.partial(jax.jit, static_argnums=(0, 7, 12), donate_argnums=2)
 def _sample(
     definition: nnx.GraphDef,
     params: nnx.State,
@@ -144,9 +155,14 @@ def _sample(
     width: int,
     active: Bool[Array, " B"],
     banned: Bool[Array, "B V"] | None,
+    quotable: Quotable | None,
+    places: Bool[Array, "B Q"] | None,
     mesh: Mesh | None,
 ):
-    """Sample until at most `enough` streams run; return state, unended rows, tokens."""
+    """Sample until at most `enough` streams run.
+
+    Returns state, places of quotes, unended rows and tokens.
+    """
     decoder = nnx.merge(definition, params)
     batch = state.logits.shape[0]
     grammar = jax.tree.map(jnp.asarray, grammar)
@@ -157,9 +173,13 @@ def _sample(
         return live & (length < limit)
 
     def body(carry):
-        t, state, live, out = carry
+        t, state, places, live, out = carry
         on = running(live, out[-1])
-        token, logp, free = _choose(state, grammar, keys, banned)
+        if quotable is not None:  # a stream that took another prompt quotes nothing yet
+            places &= (state.draws > 0)[:, None]
+        token, logp, free = _choose(state, grammar, keys, banned, quotable, places)
+        if quotable is not None:
+            places = jnp.where(on[:, None], quotable.advance(places, token), places)
         rows = (token, logp, free & on, state.phase, (state.count == 0) & on)
         columns = (
             put_column(o, jnp.where(on, r, jnp.zeros_like(r))[:, None], t)
@@ -186,7 +206,8 @@ def _sample(
             jnp.where(closed, 0, state.count + on),
             state.draws + on,
         )
-        return t + 1, _constrain_layout(state, mesh), live & ~ended, out
+        state = _constrain_layout(state, mesh)
+        return t + 1, state, places, live & ~ended, out
 
     zeros = jnp.zeros((batch, width), jnp.int32)
     out = (
@@ -197,13 +218,15 @@ def _sample(
         zeros.astype(bool),
         jnp.zeros(batch, jnp.int32),
     )
-    _, state, live, out = jax.lax.while_loop(
-        lambda c: running(c[2], c[3][-1]).sum() > enough, body, (0, state, active, out)
+    _, state, places, live, out = jax.lax.while_loop(
+        lambda c: running(c[3], c[4][-1]).sum() > enough,
+        body,
+        (0, state, places, active, out),
     )
     if mesh is not None:  # every process reads all rows
         replicated = NamedSharding(mesh, P())
         live, out = jax.lax.with_sharding_constraint((live, out), replicated)
-    return state, live, out
+    return state, places, live, out
 
 
 @functools.partial(jax.jit, static_argnums=4, donate_argnums=0)
@@ -239,6 +262,7 @@ class Streams:
         self._length = np.zeros(batch, np.int32)
         self._ready = np.zeros(batch, bool)
         self.live = np.zeros(batch, bool)
+        self._places: Array | None = None  # of quotes, see Quotable
 
     @property
     def lengths(self) -> np.ndarray:
@@ -302,6 +326,7 @@ class Streams:
         enough: int = 0,
         active: np.ndarray | None = None,
         banned: np.ndarray | None = None,
+        quotable: Quotable | None = None,
         resume: bool = False,
     ) -> SampledTokens:
         """Sample the active streams until the grammar ends, or `max_tokens` tokens.
@@ -312,6 +337,7 @@ class Streams:
             `max_tokens`.
           enough: sampling pauses as soon as this many streams run, or fewer.
           banned: bool [B, V], removes tokens from those that the grammar allows.
+          quotable: what the first phase may quote, a row for each stream.
           resume: streams continue in grammar and noise where the last call left them;
             `live` tells which of them had not ended.
 
@@ -334,7 +360,12 @@ class Streams:
             )
         m = self._model
         banned_array = None if banned is None else self._place(banned)
-        self._state, live, out = _sample(
+        places = self._places if resume else None
+        if quotable is not None:
+            if places is None:
+                places = self._place(np.zeros(quotable.tokens.shape, bool))
+            quotable = Quotable(*map(self._place, quotable))
+        self._state, self._places, live, out = _sample(
             m.definition,
             m.params,
             self._state,
@@ -345,6 +376,8 @@ class Streams:
             bucket(max_tokens, SAMPLE_BUCKET),
             self._place(active),
             banned_array,
+            quotable,
+            places,
             self._mesh,
         )
         tokens = SampledTokens(*(np.asarray(x) for x in out))

@@ -6,7 +6,7 @@ task, history, memory, state and action have the same answer. A reveal, which no
 can know, is thus sampled once rather than averaged into its most common value.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
 import jax
@@ -14,11 +14,12 @@ import numpy as np
 from jaxtyping import Float
 
 from worldmodel import completion
-from worldmodel.backbone.generate import BATCHES, generate
+from worldmodel.backbone.generate import generate
 from worldmodel.backbone.model import Model
 from worldmodel.backbone.streams import SAMPLE_BUCKET, SampledTokens, bucket
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import State, Task, Transition
+from worldmodel.experience.attempts import last_attempt_of_pass
 from worldmodel.experience.base import (
     SAMPLED,
     CachingExperienceModel,
@@ -37,6 +38,7 @@ from worldmodel.experience.grammar import (
     reply_grammar,
     variation_grammar,
 )
+from worldmodel.experience.quotes import quotable_rows
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import edits, prompts
 from worldmodel.text.persistence import LastingFacts, with_lasting_facts
@@ -53,19 +55,6 @@ class _Context(NamedTuple):
 
     tokenizer: AnyTokenizer
     ids: list[int]
-
-
-def last_attempt_of_pass(queries: int, attempt: int, last: int) -> int:
-    """Return the last attempt at malformed replies that a pass samples.
-
-    A pass costs its compiled batch, however many of its rows are used: where few
-    queries are left, its rows hold several attempts of each. The last attempt takes two
-    rows, with and without references to the state, unless the pass begins with it.
-    """
-    rows = BATCHES[0] // queries
-    if attempt == last or rows >= last - attempt + 2:
-        return last
-    return max(min(attempt + rows, last) - 1, attempt)
 
 
 class LocalExperienceModel(CachingExperienceModel):
@@ -88,6 +77,7 @@ class LocalExperienceModel(CachingExperienceModel):
         members: Sequence[Model] = (),
         confidence_signal: str = "token_probability",
         reward_tokens: int = REWARD_TOKENS,
+        quoting: Set[str] = frozenset(),
     ):
         """Build the model; further arguments are those of CachingExperienceModel.
 
@@ -99,6 +89,7 @@ class LocalExperienceModel(CachingExperienceModel):
           members: an ensemble next to the model (ensemble.py).
           confidence_signal: which of SIGNALS the confidence of an answer is.
           reward_tokens: the token limit of a reward; a longer one is an error.
+          quoting: the families whose traces quote whole lines (quotes.py).
 
         Raises:
           ValueError: the signal is unknown, or is the ensemble's and there are no
@@ -123,6 +114,7 @@ class LocalExperienceModel(CachingExperienceModel):
         self.members = list(members)
         self.model, self.tokenizer, self.config = model, tokenizer, config
         self._lasting_facts = (lasting_facts or {}) if config.keep_facts else {}
+        self._quoting = quoting if config.whole_quotes and config.reasoning else set()
         self._grammar = reply_grammar(tokenizer, config, reward_tokens)
         self._max_tokens = (
             config.reasoning_tokens + config.state_tokens + reward_tokens + 6
@@ -369,6 +361,9 @@ class LocalExperienceModel(CachingExperienceModel):
             keys,
             max_tokens=self._max_tokens,
             banned=banned,
+            quotable=quotable_rows(
+                self._quoting, [(contexts[i].tokenizer, queries[i]) for i in fits]
+            ),
         )
         for i, reply in zip(fits, replies, strict=True):
             repeats = attempts[i] >= self.config.retries

@@ -6,7 +6,6 @@ environment whose states are lines.
 
 import dataclasses
 import itertools
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence, Set
@@ -16,10 +15,8 @@ from worldmodel.text import edits
 from worldmodel.text.identifiers import has_digit, is_number, words
 from worldmodel.text.number_changes import ChangeRule, drop_changes, write_changes
 from worldmodel.text.prompts import number_text, outcome_of
-from worldmodel.text.tools.tool_calls import read_action
+from worldmodel.text.tools.tool_calls import MAX_ACTION_WORDS, action_words
 
-MAX_ACTION_WORDS = 6
-"""Words of an action that a trace quotes, at most."""
 MAX_LINE_WORDS = 12
 """Words of a line that a trace quotes, at most."""
 MIN_NAME_LETTERS = 3
@@ -110,7 +107,7 @@ def explain(transition: Transition, *, status: bool = True) -> str:
         what = " ".join([*_new_words(t, script[-1]), "as", *dict.fromkeys(touched)])
         what += " change"
     place = _place(t.state) if status else []
-    action = _action_words(t.action)[:MAX_ACTION_WORDS]
+    action = action_words(t.action)[:MAX_ACTION_WORDS]
     named = [
         *_lines_in_action(t),
         *_lines_with_names(t, status=status),
@@ -137,17 +134,6 @@ def _place(state: State) -> list[str]:
     return state[-1].split()[-4:]
 
 
-def _action_words(action: str) -> list[str]:
-    """Return the words of an action; of a tool call its name and its plain values."""
-    calls, answer = read_action(action)
-    words = [answer or ""]
-    for call in calls:
-        values = [v for v in call.arguments.values() if not isinstance(v, dict | list)]
-        words += [call.tool]
-        words += [v if isinstance(v, str) else json.dumps(v) for v in values]
-    return " ".join(words).split()
-
-
 def _lines_of(edit: edits.Edit) -> list[int | None]:
     """Return the line that is edited, and those that move there."""
     return [edit.index, *(x for x in edit.lines if isinstance(x, int))]
@@ -162,7 +148,7 @@ def _lines_in_action(t: Transition) -> list[str]:
 
     Whether the action is possible often depends on these alone.
     """
-    action = f" {' '.join(_action_words(t.action))} "
+    action = f" {' '.join(action_words(t.action))} "
     return [
         line
         for line in t.state
@@ -179,7 +165,7 @@ def _lines_with_names(t: Transition, *, status: bool) -> list[str]:
     `click 5` does, or a line of an enumeration (_enumerated_lines). The `status` line
     is quoted anyway. Of many or long lines there are none.
     """
-    in_action = words(" ".join(_action_words(t.action)))
+    in_action = words(" ".join(action_words(t.action)))
     named = {w for w in in_action if has_digit(w)}
     names = {w for w in named if not is_number(w)}
     lines = t.state[: -1 if status else None]
@@ -240,7 +226,7 @@ def _changed_lines_in_action(
     line whose first word it holds, such as the name of a room, needs no quote, unless
     other lines begin with that word as well.
     """
-    action = words(" ".join(_action_words(t.action)))[1:]
+    action = words(" ".join(action_words(t.action)))[1:]
     names = {w for w in action if len(w) >= MIN_NAME_LETTERS}
     place = {w for x in _place(t.state) for w in words(x)} if status else set()
     openings = Counter(w for line in t.state for w in words(line)[:1])

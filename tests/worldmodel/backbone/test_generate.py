@@ -555,7 +555,8 @@ def test_a_step_copies_no_cache():
     batch = Streams(model, 3, 40)
     args = (model.definition, model.params, batch._state, anything(), keys())
     limit, active = np.full(3, 8, np.int32), np.ones(3, bool)
-    program = token_streams._sample.lower(*args, limit, 0, 16, active, None, None)
+    rest = (limit, 0, 16, active, None, None, None, None)
+    program = token_streams._sample.lower(*args, *rest)
     copies = [x for x in program.compile().as_text().splitlines() if " copy(" in x]
     caches = {x.shape for x in jax.tree.leaves(batch._state.cache)}
     assert caches == {(3, 40, 16), (3, 2, 40, 8)}

@@ -9,7 +9,7 @@ from tests.worldmodel.experience.test_grammar import HERE, SHAPE, phases_of, tas
 from worldmodel.backbone.streams import SampledTokens
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Task
-from worldmodel.experience import local
+from worldmodel.experience import attempts, local
 from worldmodel.experience.base import Query
 from worldmodel.experience.config import ExperienceConfig
 from worldmodel.experience.grammar import reply_grammar
@@ -279,16 +279,16 @@ def replies_by_attempt(tok, monkeypatch, queries, reply):
 
 def test_attempts_of_a_pass_by_hand():
     # 16 rows. One query: attempts 1, 2 and 3 with and without moves take 4 rows.
-    assert local.last_attempt_of_pass(1, 1, 3) == 3
-    assert local.last_attempt_of_pass(4, 1, 3) == 3
-    assert local.last_attempt_of_pass(5, 1, 3) == 2  # 3 rows a query, 4 are needed
-    assert local.last_attempt_of_pass(8, 1, 3) == 2
-    assert local.last_attempt_of_pass(9, 1, 3) == 1
-    assert local.last_attempt_of_pass(9, 3, 3) == 3
-    assert local.last_attempt_of_pass(99, 1, 3) == 1
-    assert local.last_attempt_of_pass(6, 2, 3) == 2  # the last one takes two rows
-    assert local.last_attempt_of_pass(5, 2, 3) == 3
-    assert local.last_attempt_of_pass(2, 1, 9) == 8
+    assert attempts.last_attempt_of_pass(1, 1, 3) == 3
+    assert attempts.last_attempt_of_pass(4, 1, 3) == 3
+    assert attempts.last_attempt_of_pass(5, 1, 3) == 2  # 3 rows a query, 4 are needed
+    assert attempts.last_attempt_of_pass(8, 1, 3) == 2
+    assert attempts.last_attempt_of_pass(9, 1, 3) == 1
+    assert attempts.last_attempt_of_pass(9, 3, 3) == 3
+    assert attempts.last_attempt_of_pass(99, 1, 3) == 1
+    assert attempts.last_attempt_of_pass(6, 2, 3) == 2  # the last one takes two rows
+    assert attempts.last_attempt_of_pass(5, 2, 3) == 3
+    assert attempts.last_attempt_of_pass(2, 1, 9) == 8
 
 
 @pytest.mark.parametrize(("retries", "left"), [(0, 3), (1, 2), (2, 0), (5, 0)])

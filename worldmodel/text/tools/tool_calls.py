@@ -44,6 +44,9 @@ LONG = 2000
 """Characters above which texts are compared for equality only, and behind which no
 tool's name is looked for in a broken call: matching takes long."""
 
+MAX_ACTION_WORDS = 6
+"""Words of an action that a reasoning trace quotes, at most."""
+
 _ARGUMENTS = ("arguments", "args", "parameters", "input", "params")
 _KEYS = {"tool": _ARGUMENTS, "which": ("how",), "name": _ARGUMENTS}
 """The key of a tool's name, and the keys under which its arguments may stand."""
@@ -109,6 +112,17 @@ def read_action(action: str) -> Action:
         if calls[0].arguments.keys() == {CONTENT} and isinstance(content, str):
             return Action((), content.strip() or None)
     return Action(calls, None)
+
+
+def action_words(action: str) -> list[str]:
+    """Return the words of an action; of a tool call its name and its plain values."""
+    calls, answer = read_action(action)
+    words = [answer or ""]
+    for call in calls:
+        values = [v for v in call.arguments.values() if not isinstance(v, dict | list)]
+        words += [call.tool]
+        words += [v if isinstance(v, str) else json.dumps(v) for v in values]
+    return " ".join(words).split()
 
 
 def has_answer_form(action: str) -> bool:
