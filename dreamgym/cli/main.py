@@ -159,11 +159,11 @@ def _run(words: list[str]) -> int:
     args, rest = parser.parse_known_args([w for w in words if w != "--debug"])
     if rest and not hasattr(args, "settings"):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    args.typed = _take_run(parser, args, rest)
     # `--env my_module:MyEnv` may lie here. Last: nothing of ours is to be hidden by it.
     if (directory := str(Path.cwd())) not in sys.path:
         sys.path.append(directory)
     try:
+        args.typed = _take_run(args, rest)
         status = args.body(args)
         check_interrupt()
     except OutputClosedError:
@@ -176,23 +176,24 @@ def _run(words: list[str]) -> int:
     return status if isinstance(status, int) else 0
 
 
-def _take_run(
-    parser: argparse.ArgumentParser, args: argparse.Namespace, rest: list[str]
-) -> list[str]:
+def _take_run(args: argparse.Namespace, rest: list[str]) -> list[str]:
     """Set the run directory where a stage's first argument is a run; return the rest.
 
     Other commands name their runs this way too. A new run needs --run-dir, so that no
     misspelt word begins one.
+
+    Raises:
+      ValueError: the argument is no run, or another one than that of --run-dir.
     """
     if not rest or rest[0].startswith("-"):
         return rest
     run = Path(rest[0])
-    if not (run / "manifest.json").is_file():
-        parser.error(
-            f"unexpected argument {rest[0]!r}: no run there (a new one: --run-dir)"
-        )
     if args.run_dir not in (None, run):
-        parser.error(f"RUN is {run} and --run-dir {args.run_dir}: give one")
+        raise ValueError(f"RUN is {run} and --run-dir {args.run_dir}: give one")
+    if not (run / "manifest.json").is_file():
+        raise ValueError(
+            f"{run}: no run there (no manifest.json); a new one is named by --run-dir"
+        )
     args.run_dir = run
     return rest[1:]
 

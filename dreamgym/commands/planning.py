@@ -76,6 +76,12 @@ def table(result: dict[str, Any]) -> str:
     )
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     lines += [_line(name, row) for name, row in result["policies"].items()]
+    idle = [n for n, row in result["policies"].items() if row[NUMBERS[0]] == 0.0]
+    lines += [
+        f"\n{name} took no dreamed step: it proposed one action at a time, and the "
+        "difference is that of other draws."
+        for name in idle
+    ]
     return "\n".join(lines)
 
 

@@ -20,6 +20,15 @@ from worldmodel.data.records import Transition
 from worldmodel.text.tokenizer import TextTokenizer
 
 
+def policy_steps(run: Run, policy: str) -> int:
+    """Return the real steps of all stages that a policy depends on.
+
+    Every policy depends on the stage that chose a shield, which it plays with.
+    """
+    shield = ["shield"] if run.numbers("shield").get("shield") else []
+    return STAGES.real_transitions(run, [STAGES.policies()[policy], *shield])
+
+
 def write_results(run: Run) -> dict[str, Any]:
     """Write results.json, table.md and the plots; return the content of results.json.
 
@@ -32,8 +41,8 @@ def write_results(run: Run) -> dict[str, Any]:
         if run.path(f"test/{name}.jsonl").is_file()
     }
     cost = {
-        policy: STAGES.real_transitions(run, [stage]) + run.estimate_steps()
-        for policy, stage in STAGES.policies().items()
+        policy: policy_steps(run, policy) + run.estimate_steps()
+        for policy in STAGES.policies()
     } | dict.fromkeys(FLOORS, 0)  # nobody trained them
     families: dict[str, Any] = {}
     for name, trajectories in played.items():

@@ -187,6 +187,7 @@ RUN_CONTROLS: dict[str, dict[str, Any]] = {
         "train.updates": 1,
         "train.tasks_per_update": 1,
         "train.group_size": 2,
+        "transfer.method": "expert_iteration",
         "planner.method": "none",
         "budget.collect": 0.3,
         "budget.score": 0.0,

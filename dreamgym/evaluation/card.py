@@ -53,8 +53,12 @@ def _per_success(name: str, sums: Sequence[tuple[float, float]]) -> CardRow:
     if not any(won for _, won in sums):
         return CardRow("efficiency", name, None, None, None, 0, "won games", "none won")
     r = ratio(sums, seed=0)
-    values = (r["mean"], r["low"], r["high"], int(r["count"]))
-    return CardRow("efficiency", name, *values, "won games")
+    count = int(r["count"])
+    if count == 1:  # which says nothing of others
+        return CardRow("efficiency", name, r["mean"], None, None, 1, "won game")
+    return CardRow(
+        "efficiency", name, r["mean"], r["low"], r["high"], count, "won games"
+    )
 
 
 def card(
@@ -170,7 +174,8 @@ def card_lines(policy: str, rows: Sequence[CardRow]) -> list[str]:
             if row.mean is not None:
                 sign = "+" if part == "robustness" else ""
                 value = f"{row.mean:{sign}.3g}" + (f" ({row.note})" if row.note else "")
-                interval = f"{row.low:{sign}.3g} to {row.high:{sign}.3g}"
+                if row.low is not None:
+                    interval = f"{row.low:{sign}.3g} to {row.high:{sign}.3g}"
             count = f"{row.count} {row.unit}"
             out.append(f"| {title} | {row.name} | {value} | {interval} | {count} |")
             title = ""

@@ -153,17 +153,14 @@ def test_a_stage_runs_alone_and_once(capsys, tmp_path):
 
 def test_a_run_is_named_by_the_first_argument_of_a_stage_too(capsys, tmp_path):
     for command in ("collect", "evaluate"):
-        with pytest.raises(SystemExit):
-            run(command, "r")
-        assert "unexpected argument 'r': no run there" in capsys.readouterr().err
+        assert "r: no run there (no manifest.json)" in refused(capsys, command, "r")
     assert not (tmp_path / "r").exists()
     assert tiny("collect", "--env", CORRIDOR) == 0
     capsys.readouterr()
     assert run("collect", "r") == 0
     assert "done before" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        run("collect", "r", "--run-dir", "s")
-    assert "RUN is r and --run-dir s: give one" in capsys.readouterr().err
+    error = refused(capsys, "collect", "r", "--run-dir", "s")
+    assert "RUN is r and --run-dir s: give one" in error
 
 
 def test_the_value_of_a_setting_is_no_run(capsys):

@@ -143,6 +143,21 @@ def _choose(
     return token, jnp.where(forced, 0.0, logp), ~forced
 
 
+def _next_phase(
+    grammar: Grammar, phase: Array, token: Array, closed: Array, on: Array
+) -> tuple[Array, Array]:
+    """Return the phase of each stream behind a token, and whether its text has ended.
+
+    `closed` are the streams whose token closes a phase, `on` those that run.
+    """
+    if grammar.next_phase is None:
+        last = len(grammar.max_tokens) - 1
+        return jnp.minimum(phase + closed, last), closed & (phase == last)
+    following = jnp.asarray(grammar.next_phase)[phase, token].astype(jnp.int32)
+    ended = (following < 0) & on
+    return jnp.where(on & ~ended, following, phase), ended
+
+
 @functools.partial(jax.jit, static_argnums=(0, 7, 12), donate_argnums=2)
 def _sample(
     definition: nnx.GraphDef,
@@ -166,7 +181,6 @@ def _sample(
     decoder = nnx.merge(definition, params)
     batch = state.logits.shape[0]
     grammar = jax.tree.map(jnp.asarray, grammar)
-    last_phase = grammar.max_tokens.shape[0] - 1
     put_column = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=1)
 
     def running(live: Array, length: Array) -> Array:
@@ -191,13 +205,7 @@ def _sample(
         hidden, cache = decoder(token[:, None], place, state.cache)
         logits = jnp.where(on[:, None], decoder.logits(hidden[:, 0]), state.logits)
         # Streams that have ended run along: shapes are fixed, and `on` masks them.
-        if grammar.next_phase is None:
-            ended = closed & (state.phase == last_phase)
-            phase = jnp.minimum(state.phase + closed, last_phase)
-        else:
-            phase = grammar.next_phase[state.phase, token].astype(jnp.int32)
-            ended = (phase < 0) & on
-            phase = jnp.where(on & ~ended, phase, state.phase)
+        phase, ended = _next_phase(grammar, state.phase, token, closed, on)
         state = StreamState(
             cache,
             state.length + on,

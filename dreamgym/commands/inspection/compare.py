@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.agent.rollout import Trajectory
+from dreamgym.commands.results import policy_steps
 from dreamgym.evaluation import evaluate
 from dreamgym.evaluation.evaluate import trajectories
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.tracking import FILE, read_metrics
-from dreamgym.stages.table import CONTROLS, DPO, POLICIES, STAGES
+from dreamgym.stages.table import CONTROLS, DPO, POLICIES
 from worldmodel.data.json_reading import read_json_rows
 
 RUN_POLICIES = [name for name in POLICIES if name not in (*CONTROLS, DPO)]
@@ -79,10 +80,9 @@ def _last(
     name, other = _last_policy(played), _last_policy(first_played)
     if name is None or other is None:
         return None
-    stage = STAGES.policies()[name]
     return {
         "policy": name,
-        "real_steps": STAGES.real_transitions(run, [stage]) + run.estimate_steps(),
+        "real_steps": policy_steps(run, name) + run.estimate_steps(),
         "difference": _paired(played[name], first_played[other]),
     }
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.commands.audits import confirmation
-from dreamgym.commands.results import limited_costs
+from dreamgym.commands.results import limited_costs, policy_steps
 from dreamgym.commands.studies.study_file import VARIANT, Cell, Study, cells, config_of
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation import evaluate
@@ -58,8 +58,8 @@ def compute(
         },
         "games": _games(run, "test", study),
         "real_steps": {
-            policy: STAGES.real_transitions(run, [stage])
-            for policy, stage in STAGES.policies().items()
+            policy: policy_steps(run, policy)
+            for policy in STAGES.policies()
             if run.path(f"test/{policy}.jsonl").is_file()
         },
         "seconds": {

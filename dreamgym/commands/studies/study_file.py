@@ -146,6 +146,7 @@ def read_study(path: Path) -> Study:
         pareto=content.get("pareto", {}),
     )
     _check_curves(path, study)
+    _check_axes(path, study)
     for cell in cells(study):
         try:
             config_of(study, cell)
@@ -212,6 +213,30 @@ def _grids(path: Path, content: Any) -> list[Mapping[str, Sequence[Any]]]:
     return grids
 
 
+def _check_axes(path: Path, study: Study) -> None:
+    """Check that each cell is named once, and has the settings that name it.
+
+    Raises:
+      RunError: a value stands twice in an axis, a variant sets what an axis varies, or
+        there is nothing to study.
+    """
+    for axes in study.grid:
+        for name, values in axes.items():
+            twice = [x for i, x in enumerate(values) if x in values[:i]]
+            if twice:
+                raise RunError(f"{path}: grid.{name}: {twice[0]!r} stands twice")
+            for variant, settings in study.variants.items():
+                if name in settings:
+                    raise RunError(
+                        f"{path}: variants.{variant}: sets {name!r}, which [grid] "
+                        "varies: leave it out of one of them"
+                    )
+    if not any((study.columns, study.curves, study.variants, *study.grid)):
+        raise RunError(
+            f"{path}: no grid, variants, columns or curves: nothing to study"
+        )
+
+
 def _check_curves(path: Path, study: Study) -> None:
     """Check the curves of a study.
 
@@ -248,6 +273,9 @@ def _check(path: Path, study: Study) -> None:
             column = study_table.GameColumn.of(where)
         except ValueError as error:
             raise RunError(f"{path}: columns.{name}: {error}") from None
+        stage = where.split(".")[0].removeprefix("stages/")
+        if where.startswith("stages/") and stage not in STAGES:
+            raise RunError(f"{path}: columns.{name}: no stage {stage!r}")
         wrong = [p for p in column.policies if p not in PLAYERS] if column else []
         if wrong:
             raise RunError(

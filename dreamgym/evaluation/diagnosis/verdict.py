@@ -7,7 +7,7 @@ functions; `verdict` is what a run ends with, `diagnosis` what `dreamgym doctor`
 from collections.abc import Mapping
 from typing import Any
 
-from dreamgym.evaluation.diagnosis.causes import cause_of_stage, causes
+from dreamgym.evaluation.diagnosis.causes import FEW_GAMES, cause_of_stage, causes
 from dreamgym.evaluation.diagnosis.evidence import Evidence
 from dreamgym.evaluation.off_policy import sentences as off_policy_sentences
 from dreamgym.evaluation.statistics import difference_text, percent
@@ -87,7 +87,10 @@ def outcome_sentences(evidence: Evidence) -> list[str]:
     if trained[best] == 0.0:
         out = [_never_won(evidence, games)]
     else:
-        out = [f"The best policy is {best}: it wins {percent(trained[best])} of games."]
+        out = [
+            f"The best policy is {best}: it wins {percent(trained[best])} of games"
+            f"{_interval_of(evidence.results['policies'][best]['success'])}."
+        ]
     out += _chance_sentences(evidence, trained)
     expert = evidence.success("expert")
     if expert is not None and expert < LOW_EXPERT:
@@ -96,6 +99,14 @@ def outcome_sentences(evidence: Evidence) -> list[str]:
             "the step limit, or its games draw lots."
         )
     return out
+
+
+def _interval_of(success: Mapping[str, Any]) -> str:
+    """Return the interval of a success rate where the games are few, else nothing."""
+    if success["episodes"] >= FEW_GAMES:
+        return ""
+    low, high = (percent(success[x]) for x in ("low", "high"))
+    return f" ({low} to {high} by the 95 % interval of {success['episodes']} games)"
 
 
 def _never_won(evidence: Evidence, games: int) -> str:
