@@ -70,11 +70,11 @@ class Quotable(NamedTuple):
     padded with -1.
     """
 
-    tokens: Int[np.ndarray, "*B Q"]
-    opening: Bool[np.ndarray, "*B Q"]
-    starts: Bool[np.ndarray, "*B Q"]
-    ends: Bool[np.ndarray, "*B Q"]
-    binds: Bool[np.ndarray, "*B Q"]
+    tokens: Int[Array, "*B Q"] | Int[np.ndarray, "*B Q"]
+    opening: Bool[Array, "*B Q"] | Bool[np.ndarray, "*B Q"]
+    starts: Bool[Array, "*B Q"] | Bool[np.ndarray, "*B Q"]
+    ends: Bool[Array, "*B Q"] | Bool[np.ndarray, "*B Q"]
+    binds: Bool[Array, "*B Q"] | Bool[np.ndarray, "*B Q"]
 
     @classmethod
     def of(

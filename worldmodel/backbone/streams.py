@@ -115,7 +115,7 @@ def _choose(
     allowed = jnp.where(first[:, None], grammar.first[phase], grammar.allowed[phase])
     if banned is not None:
         allowed &= ~banned
-    if quotable is not None:
+    if quotable is not None and places is not None:
         quoted = allowed & quotable.allowed(places, allowed.shape[1])
         possible = (phase == 0) & quoted.any(-1)
         allowed = jnp.where(possible[:, None], quoted, allowed)
@@ -372,7 +372,7 @@ class Streams:
         if quotable is not None:
             if places is None:
                 places = self._place(np.zeros(quotable.tokens.shape, bool))
-            quotable = Quotable(*map(self._place, quotable))
+            quotable = Quotable(*(self._place(np.asarray(x)) for x in quotable))
         self._state, self._places, live, out = _sample(
             m.definition,
             m.params,

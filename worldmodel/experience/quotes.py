@@ -70,7 +70,7 @@ def count_quotes(trace: str, action: str, state: State) -> tuple[int, int]:
 
 
 def quotable_rows(
-    families: Set[str], asked: Sequence[tuple[AnyTokenizer, Query]]
+    families: Set[str], pairs: Sequence[tuple[AnyTokenizer, Query]]
 ) -> list[Quotable] | None:
     """Return what the trace of each query may quote; None where no family quotes."""
     if not families:
@@ -79,7 +79,7 @@ def quotable_rows(
         quotable(tok, q.action, q.state)
         if q.task.family in families
         else Quotable.of([], [], [])
-        for tok, q in asked
+        for tok, q in pairs
     ]
 
 
