@@ -300,7 +300,7 @@ def load_experience(
         confidence_signal=c.uncertainty.signal,
         calibration=scale,
         reward_tokens=max(REWARD_TOKENS, numbers.get("reward_tokens", 0)),
-        quoting=quoting_families(train),
+        quoting=quoting_families(train) if c.experience.whole_quotes else frozenset(),
     )
 
 

@@ -185,7 +185,7 @@ def _take_run(args: argparse.Namespace, rest: list[str]) -> list[str]:
     Raises:
       ValueError: the argument is no run, or another one than that of --run-dir.
     """
-    if not rest or rest[0].startswith("-"):
+    if not hasattr(args, "names_run") or not rest or rest[0].startswith("-"):
         return rest
     run = Path(rest[0])
     if args.run_dir not in (None, run):

@@ -48,7 +48,7 @@ def add(commands: Any) -> None:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         run_options(command)
-        command.set_defaults(body=_stages)
+        command.set_defaults(body=_stages, names_run=True)
         if name == "quickstart":
             command.add_argument("--no-transfer", action="store_true", help=NO_TUNING)
             command.add_argument("--no-controls", action="store_true", help=NO_CONTROLS)
@@ -70,7 +70,7 @@ def add(commands: Any) -> None:
     control.add_argument("--no-transfer", action="store_true", help=NO_TUNING)
     control.add_argument("--no-controls", action="store_true", help=NO_CONTROLS)
     run_options(control)
-    control.set_defaults(body=_stages)
+    control.set_defaults(body=_stages, names_run=True)
     _scorecard_command(commands)
     _refit_command(commands)
     _compare_command(commands)

@@ -21,12 +21,17 @@ from worldmodel.text.tokenizer import TextTokenizer
 
 
 def policy_steps(run: Run, policy: str) -> int:
-    """Return the real steps of all stages that a policy depends on.
+    """Return the real steps of all stages that a policy depends on."""
+    return STAGES.real_transitions(run, policy_stages(run, policy))
+
+
+def policy_stages(run: Run, policy: str) -> list[str]:
+    """Return the stages that make a policy, without those that these need.
 
     Every policy depends on the stage that chose a shield, which it plays with.
     """
     shield = ["shield"] if run.numbers("shield").get("shield") else []
-    return STAGES.real_transitions(run, [STAGES.policies()[policy], *shield])
+    return [STAGES.policies()[policy], *shield]
 
 
 def write_results(run: Run) -> dict[str, Any]:

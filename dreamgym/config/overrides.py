@@ -143,3 +143,18 @@ def restored(kind: Any, value: Any) -> Any:
         return kind(**fields)
     except TypeError as error:  # one without a default
         raise ValueError(f"{kind.__name__}: {error}") from None
+
+
+def setting_changes(old: Any, new: Any, at: str = "") -> list[str]:
+    """Return what differs between the settings of two runs, as `NAME: x there, y here`.
+
+    They have the same settings but different digests where a file has changed.
+    """
+    if isinstance(old, dict) and isinstance(new, dict):
+        out = []
+        for key in sorted(old.keys() | new.keys()):
+            path = f"{at}.{key}".lstrip(".")
+            out += setting_changes(old.get(key), new.get(key), path)
+        return out or ([] if at else ["the episodes file has changed"])
+    old, new = (list(x) if isinstance(x, tuple) else x for x in (old, new))
+    return [] if old == new else [f"{at}: {old!r} there, {new!r} here"]

@@ -48,7 +48,7 @@ def action_agreement(
 def sentences(off_policy: dict[str, Any], copies: Mapping[str, str]) -> list[str]:
     """Return sentences on policies that could not be tested in an environment.
 
-    `copies` has the policies that are another one under a name of their own, and which.
+    `copies` maps the name of a policy to that of the policy that it is a copy of.
     """
     out = ["No environment was at hand: what follows is no success in the real one."]
     for name, row in off_policy["policies"].items():

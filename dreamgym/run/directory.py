@@ -15,11 +15,12 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from dreamgym.config.overrides import digest_of, restored
+from dreamgym.config.overrides import digest_of, restored, setting_changes
 from dreamgym.config.settings import RunConfig
 from dreamgym.envs.counting import RealSteps
+from dreamgym.run.attempts import forget_attempts, has_begun
 from dreamgym.run.display import print_stage, progress_bar
-from dreamgym.run.lock import NAME, RunLock
+from dreamgym.run.lock import RunLock
 from dreamgym.run.tracking import Tracking, require
 from dreamgym.run.versions import VERSION, versions
 from worldmodel.data import processes
@@ -58,8 +59,10 @@ class Run:
         """Open the directory, or create it for a new run.
 
         Raises:
-          RunError: the directory holds something else, another schema or other
-            settings; nothing is overwritten.
+          RunError: the directory holds something else, another schema, or stages of
+            other settings; nothing but the settings of a run that has not begun is
+            overwritten.
+          BlockingIOError: another command works in a run that has not begun.
           ValueError: settings with which a new run could not succeed.
           TrackerError: a tracker is unknown, not installed or fails to start.
         """
@@ -120,14 +123,18 @@ class Run:
         manifest = _manifest(path)
         if self._same(manifest, _settings(path, manifest)):
             return
-        if _has_begun(self.root):
-            changed = _changes(manifest.get("config", {}), self.config.json())
+        changed = setting_changes(manifest.get("config", {}), self.config.json())
+        made = f"{path}: made with other settings ({'; '.join(changed)})"
+        if has_begun(self.root):
             raise RunError(
-                f"{path}: made with other settings ({'; '.join(changed)}); repeat "
-                "them, choose another --run-dir, or give a --name: a new attempt that "
-                "takes over the stages that they do not change"
+                f"{made}; repeat them, choose another --run-dir, or give a --name: a "
+                "new attempt that takes over the stages that they do not change"
             )
         with self.lock:  # nothing would be lost, unless another command is at work
+            print(f"{made}; it had not begun, and takes these", file=sys.stderr)
+            with processes.first_process_writes("new settings of the run") as writes:
+                if writes:
+                    forget_attempts(self.root)
             self._write_manifest()
 
     def _same(self, manifest: dict[str, Any], saved: RunConfig) -> bool:
@@ -334,6 +341,11 @@ class Run:
 
     def __enter__(self) -> "Run":
         self.lock.__enter__()
+        try:  # another command may have given it other settings since it was opened
+            self._check(self.root / "manifest.json")
+        except BaseException:
+            self.lock.__exit__()
+            raise
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -355,12 +367,6 @@ class Run:
             if path.is_dir():
                 path.rename(trash)
                 shutil.rmtree(trash, ignore_errors=True)
-
-
-def _has_begun(root: Path) -> bool:
-    """Return whether a run directory holds anything that a stage has written."""
-    files = (path for path in root.rglob("*") if path.is_file())
-    return any(not f.name.endswith(("manifest.json", NAME, ".seconds")) for f in files)
 
 
 def _manifest(path: Path) -> dict[str, Any]:
@@ -437,13 +443,3 @@ def _with_real_steps(
 def _is_short(value: Any) -> bool:
     """Whether a number of a stage is for the line that it ends with."""
     return not isinstance(value, dict | list) and len(str(value)) <= 100
-
-
-def _changes(old: Any, new: Any, at: str = "") -> list[str]:
-    if isinstance(old, dict) and isinstance(new, dict):
-        out = []
-        for key in sorted(old.keys() | new.keys()):
-            out += _changes(old.get(key), new.get(key), f"{at}.{key}".lstrip("."))
-        return out or ([] if at else ["the episodes file has changed"])
-    old, new = (list(x) if isinstance(x, tuple) else x for x in (old, new))
-    return [] if old == new else [f"{at}: {old!r} there, {new!r} here"]

@@ -66,8 +66,8 @@ class Quotable(NamedTuple):
     """Texts that a stream may quote in its first phase: Q tokens, one behind the other.
 
     A text can be quoted behind the `opening`, which can stand anywhere, and behind
-    another quote. Quoted to a token that `binds`, it has to go on to its end. Rows are
-    padded with -1.
+    another quote. Where a quote has reached a token that `binds`, only the next token
+    of its text is allowed. Rows are padded with -1.
     """
 
     tokens: Int[Array, "*B Q"] | Int[np.ndarray, "*B Q"]
@@ -83,7 +83,10 @@ class Quotable(NamedTuple):
         texts: Sequence[Sequence[int]],
         free: Sequence[int],
     ) -> "Quotable":
-        """Return the row of an opening and of texts, whose first tokens are `free`."""
+        """Return the row of an opening and of texts.
+
+        Text i binds a quote of it that holds its first `free[i]` tokens.
+        """
         parts = [opening, *texts] if opening else []
         tokens = np.array([t for part in parts for t in part], np.int32)
         marks = np.zeros((4, len(tokens)), bool)
@@ -129,7 +132,7 @@ class Quotable(NamedTuple):
         reached = jnp.where(self.opening | self.starts, begins, before)
         return reached & (self.tokens == token[:, None])
 
-    def allowed(
+    def allowed_tokens(
         self, places: Bool[Array, "B Q"], vocab_size: int
     ) -> Bool[Array, "B V"]:
         """Return the tokens that quotes at these places allow."""

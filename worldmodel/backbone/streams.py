@@ -116,7 +116,7 @@ def _choose(
     if banned is not None:
         allowed &= ~banned
     if quotable is not None and places is not None:
-        quoted = allowed & quotable.allowed(places, allowed.shape[1])
+        quoted = allowed & quotable.allowed_tokens(places, allowed.shape[1])
         possible = (phase == 0) & quoted.any(-1)
         allowed = jnp.where(possible[:, None], quoted, allowed)
     temperature = jnp.asarray(grammar.temperature)[phase]

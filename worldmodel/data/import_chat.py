@@ -172,7 +172,7 @@ def _assistant(message: Any, where: Where) -> _Turn:
         text_of_call, row = _call(call, call_place)
         texts.append(text_of_call)
         made.append(row)
-        call_id = field(call, "id", str, call_place, None)
+        call_id = field(call, "id", str, call_place, None) or None
         if call_id is not None and call_id in ids:
             raise call_place.at("id").error("an id of its own", call_id)
         ids.append(call_id)

@@ -127,7 +127,8 @@ def _open_file(path: Path, expected: str) -> Iterator[tuple[Any, Any]]:
     """Yield (the unpacked bytes, the file on disk)."""
     if path.is_dir():
         file = path / "episodes.jsonl"  # of a run
-        hint = f" (such as {file})" if file.is_file() else ""
+        has_them = file.is_file() and "schema" in expected
+        hint = f" (such as {file})" if has_them else ""
         raise RecordError(f"{path}: a directory; expected a file{hint}: {expected}")
     if not path.is_file():
         raise RecordError(f"{path}: no such file; expected {expected}")
@@ -157,8 +158,8 @@ def _require_encodable(value: Any, where: Where) -> None:
 
 
 def _value(raw: bytes, where: Where) -> Any:
-    try:  # programs of Windows write a byte order mark before the first line
-        text = raw.decode("utf-8-sig" if where.line == 1 else "utf-8")
+    try:
+        text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise where.error(f"UTF-8 ({error.reason})", raw[:40]) from None
     try:
@@ -214,6 +215,8 @@ def _bounded_lines(path: Path, file: Any) -> Iterator[tuple[int, bytes]]:
     number = blank = size = 0
     while raw := file.readline(MAX_LINE_BYTES + 1):
         number, size = number + 1, size + len(raw)
+        if number == 1:  # programs of Windows write a byte order mark
+            raw = raw.removeprefix(codecs.BOM_UTF8)
         blank = 0 if raw.strip() else blank + 1
         where = Where(path, number)
         if len(raw) > MAX_LINE_BYTES:
@@ -235,7 +238,7 @@ def read_json_value(path: Path) -> Any:
     if not path.is_file():
         raise RecordError(f"{path}: no such file")
     try:
-        return json.loads(path.read_bytes().decode("utf-8"))
+        return json.loads(path.read_bytes().decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{path}: expected JSON, {_parse_error(error)}") from None
 

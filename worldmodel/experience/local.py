@@ -114,7 +114,7 @@ class LocalExperienceModel(CachingExperienceModel):
         self.members = list(members)
         self.model, self.tokenizer, self.config = model, tokenizer, config
         self._lasting_facts = (lasting_facts or {}) if config.keep_facts else {}
-        self._quoting = quoting if config.whole_quotes and config.reasoning else set()
+        self._quoting = quoting if config.whole_quotes else frozenset()
         self._grammar = reply_grammar(tokenizer, config, reward_tokens)
         self._max_tokens = (
             config.reasoning_tokens + config.state_tokens + reward_tokens + 6

@@ -20,12 +20,17 @@ FREE_WORDS = 2
 may mean something else: the thing that it names."""
 MAX_BREAKS = 1e-3
 """The share of the quotes, at most, that end within their line."""
+MIN_QUOTES = 50
+"""Quotes that a family's traces must hold: a few may be chance."""
 MAX_TRANSITIONS = 2000
 """Transitions of a family that are looked at."""
 
 
 def quoting_families(episodes: Iterable[Episode]) -> frozenset[str]:
-    """Return the families whose traces quote whole lines behind the action."""
+    """Return the families whose traces quote whole lines behind the action.
+
+    That are those with MIN_QUOTES quotes or more, of which hardly any is broken off.
+    """
     counts: dict[str, list[int]] = {}
     for e in episodes:
         count = counts.setdefault(e.task.family, [0, 0, 0])
@@ -37,7 +42,7 @@ def quoting_families(episodes: Iterable[Episode]) -> frozenset[str]:
     return frozenset(
         family
         for family, (_, quotes, breaks) in counts.items()
-        if quotes and breaks <= MAX_BREAKS * quotes
+        if quotes >= MIN_QUOTES and breaks <= MAX_BREAKS * quotes
     )
 
 
@@ -76,14 +81,14 @@ def quotable_rows(
     if not families:
         return None
     return [
-        quotable(tok, q.action, q.state)
+        encode_quotable(tok, q.action, q.state)
         if q.task.family in families
         else Quotable.of([], [], [])
         for tok, q in pairs
     ]
 
 
-def quotable(tokenizer: AnyTokenizer, action: str, state: State) -> Quotable:
+def encode_quotable(tokenizer: AnyTokenizer, action: str, state: State) -> Quotable:
     """Return the tokens of the action and of each line, as traces write them.
 
     Nothing can be quoted where a line does not begin with the tokens of its first
@@ -91,7 +96,7 @@ def quotable(tokenizer: AnyTokenizer, action: str, state: State) -> Quotable:
     """
     opening = tokenizer.encode(" ".join(action_words(action)[:MAX_ACTION_WORDS]))
     lines, free = [], []
-    for line in state:
+    for line in filter(str.strip, state):
         words = line.split()
         ids = tokenizer.encode(line)
         start = tokenizer.encode(" ".join(words[:FREE_WORDS]))

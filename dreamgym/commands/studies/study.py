@@ -15,7 +15,7 @@ from typing import Any
 
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.commands.audits import confirmation
-from dreamgym.commands.results import limited_costs, policy_steps
+from dreamgym.commands.results import limited_costs, policy_stages, policy_steps
 from dreamgym.commands.studies.study_file import VARIANT, Cell, Study, cells, config_of
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation import evaluate
@@ -63,8 +63,8 @@ def compute(
             if run.path(f"test/{policy}.jsonl").is_file()
         },
         "seconds": {
-            policy: STAGES.seconds(run, [stage])
-            for policy, stage in STAGES.policies().items()
+            policy: STAGES.seconds(run, policy_stages(run, policy))
+            for policy in STAGES.policies()
             if run.path(f"test/{policy}.jsonl").is_file()
         },
         "dreamgym": _versions(run),

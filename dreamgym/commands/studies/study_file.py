@@ -231,6 +231,9 @@ def _check_axes(path: Path, study: Study) -> None:
                         f"{path}: variants.{variant}: sets {name!r}, which [grid] "
                         "varies: leave it out of one of them"
                     )
+    named = list(cells(study))
+    if twice := next((c for i, c in enumerate(named) if c in named[:i]), None):
+        raise RunError(f"{path}: two grids have the cell {twice}")
     if not any((study.columns, study.curves, study.variants, *study.grid)):
         raise RunError(
             f"{path}: no grid, variants, columns or curves: nothing to study"

@@ -106,8 +106,8 @@ class ToolEnv(TextEnv):
                     "another name"
                 )
         where = f"{cls.__qualname__} ({cls.__module__})"
-        if "tools" in vars(cls):
-            _require_signatures(where, vars(cls)["tools"])
+        if "tools" in vars(cls):  # they are made from the methods, below
+            _refuse_tools(where, vars(cls)["tools"])
         for name in ("step_reward", "invalid_reward", "max_episode_steps"):
             _refuse_text(f"{where}: {name} must be a number", getattr(cls, name))
         for name, method in tools.items():
@@ -121,8 +121,8 @@ class ToolEnv(TextEnv):
         }
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "tools":
-            _require_signatures(type(self).__qualname__, value)
+        if name == "tools" and not _are_signatures(value):
+            _refuse_tools(type(self).__qualname__, value)
         super().__setattr__(name, value)
 
     @functools.cached_property
@@ -374,15 +374,21 @@ def _refuse_text(expected: str, value: Any) -> None:
         raise TypeError(f"{expected}, got the text {value!r:.80}")
 
 
-def _require_signatures(where: str, value: Any) -> None:
-    """Raise TypeError for `tools` that are something else of the environment's own."""
-    if not isinstance(value, Mapping) or not all(
-        isinstance(signature, Signature) for signature in value.values()
-    ):
-        raise TypeError(
-            f"{where}: `tools` holds the signatures of the tools in every ToolEnv, got "
-            f"{value!r:.80}: give the attribute another name"
-        )
+def _are_signatures(value: Any) -> bool:
+    """Return whether these can be the tools of an environment."""
+    return bool(
+        isinstance(value, Mapping)
+        and value
+        and all(isinstance(signature, Signature) for signature in value.values())
+    )
+
+
+def _refuse_tools(where: str, value: Any) -> None:
+    """Raise TypeError for `tools` that are something of the environment's own."""
+    raise TypeError(
+        f"{where}: `tools` holds the signatures of the tools in every ToolEnv, got "
+        f"{value!r:.80}: give the attribute another name"
+    )
 
 
 def _texts(value: Any) -> list[str]:

@@ -314,6 +314,32 @@ last_stage = "train"
 """
 
 
+REFUSED_AXES = {
+    "a value twice": ("[grid]\nseed = [0, 1, 0]", r"grid.seed: 0 stands twice"),
+    "a cell twice": (
+        "[[grid]]\nseed = [0, 1]\n[[grid]]\nseed = [1, 2]",
+        r"two grids have the cell \{'seed': 1\}",
+    ),
+    "a variant's setting": (
+        '[grid]\n"bc.fit.steps" = [3, 4]\n[variants.a]\n"bc.fit.steps" = 4',
+        r"variants.a: sets 'bc.fit.steps', which \[grid\] varies",
+    ),
+    "nothing": ('preset = "tiny"', "nothing to study"),
+    "a column of no stage": (
+        '[grid]\nseed = [0]\n[columns]\nx = "stages/nonsense.seconds"',
+        "columns.x: no stage 'nonsense'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_AXES)
+def test_a_study_that_says_something_twice_or_nothing_is_refused(name, tmp_path):
+    text, message = REFUSED_AXES[name]
+    (tmp_path / "s.toml").write_text(text)
+    with pytest.raises(RunError, match=message):
+        study_file.read_study(tmp_path / "s.toml")
+
+
 def test_cells_share_the_stages_they_agree_on(tmp_path, monkeypatch):
     """Stages that only leave a mark: what is asked is which of them run."""
     grid = study_file.read_study(write_study(tmp_path, LATER))

@@ -56,6 +56,32 @@ def test_a_run_that_has_not_begun_takes_other_settings(tmp_path):
         Run(tmp_path, TINY)
 
 
+def test_the_command_at_work_has_its_own_settings(tmp_path, capsys):
+    first = Run(tmp_path, TINY)
+    (tmp_path / "stages").mkdir()
+    (tmp_path / "stages/collect.seconds").write_text("300.0")
+    Run(tmp_path, preset("tiny", seed=4))  # another command, before the first begins
+    assert "seed: 0 there, 4 here); it had not begun" in capsys.readouterr().err
+    assert not (tmp_path / "stages/collect.seconds").exists()
+    with first:
+        assert first.read_json("manifest.json")["seed"] == 0
+        first.stage("collect", dict)
+    with pytest.raises(RunError, match="seed: 0 there, 4 here"):
+        Run(tmp_path, preset("tiny", seed=4))
+
+
+def test_what_a_tracker_or_a_kill_leaves_is_no_beginning(tmp_path):
+    Run(tmp_path, TINY)
+    (tmp_path / "tensorboard").mkdir()
+    (tmp_path / "tensorboard/events.out").write_text("x")
+    (tmp_path / ".manifest.json.7.tmp").write_text("{")
+    Run(tmp_path, preset("tiny", seed=4))
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "policies/manifest.json").write_text("{}")
+    with pytest.raises(RunError, match="seed: 4 there, 0 here"):
+        Run(tmp_path, TINY)
+
+
 def test_steps_that_were_paid_for_keep_the_settings(tmp_path):
     def play_and_fail():
         run.real_steps.add()

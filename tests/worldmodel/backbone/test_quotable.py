@@ -25,7 +25,7 @@ def allowed_after(text, row=ROW, width=20):
     places = jnp.zeros((1, width), bool)
     for token in text:
         places = batch.advance(places, jnp.array([token], jnp.int32))
-    return set(np.flatnonzero(batch.allowed(places, V)[0]).tolist())
+    return set(np.flatnonzero(batch.allowed_tokens(places, V)[0]).tolist())
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,14 @@ def test_results_stand_in_the_order_of_their_calls():
     assert answered("2", "1")[0].next_state == ("of f", "of g", "go on")
 
 
+def test_an_empty_id_is_none():
+    calls = [call("f", "{}", id=""), call("g", "{}", id="")]
+    turn = {"role": "assistant", "tool_calls": calls}
+    answers = [{"role": "tool", "content": x} for x in ("of f", "of g")]
+    (step,) = openai(("user", "u"), turn, *answers).transitions
+    assert step.next_state == ("of f", "of g")
+
+
 def test_calls_of_two_messages_that_are_answered_together_are_one_turn():
     def calling(id, text):
         return {

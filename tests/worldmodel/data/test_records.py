@@ -309,6 +309,8 @@ def test_a_byte_order_mark_of_windows_is_no_part_of_the_text(tmp_path):
     assert records.read_episodes(tmp_path / "b.jsonl") == records.read_episodes(
         tmp_path / "a.jsonl"
     )
+    (tmp_path / "d.jsonl").write_bytes(b"\xef\xbb\xbf\n" + text)
+    assert len(records.read_episodes(tmp_path / "d.jsonl")) == 1
     (tmp_path / "c.jsonl").write_bytes(text + b"\xef\xbb\xbf" + text)
     with pytest.raises(RecordError, match=r"c\.jsonl:2"):
         records.read_episodes(tmp_path / "c.jsonl")
@@ -317,6 +319,8 @@ def test_a_byte_order_mark_of_windows_is_no_part_of_the_text(tmp_path):
 def test_a_directory_is_no_file_of_episodes(tmp_path):
     with pytest.raises(RecordError, match=r": a directory; expected a file: "):
         records.read_episodes(tmp_path)
+    with pytest.raises(RecordError, match=r": a directory; expected a file: "):
+        json_reading.read_json_rows(tmp_path)
     records.write_episodes(tmp_path / "episodes.jsonl", [])
     with pytest.raises(RecordError, match=r"\(such as .*episodes\.jsonl\)"):
         records.read_episodes(tmp_path)

@@ -50,8 +50,9 @@ def test_a_family_quotes_if_it_breaks_no_quote_off():
     whole = "pick 3 ball order K6 ball wanted 3 picked 3 nothing changes"
     broken = "pick 3 ball order K6 ball is all there nothing changes"
     episodes = [
-        episode([whole] * 3, "whole"),
-        episode([whole, broken], "broken"),
+        episode([whole] * quotes.MIN_QUOTES, "whole"),
+        episode([whole] * quotes.MIN_QUOTES + [broken], "broken"),
+        episode([whole] * 3, "few"),  # perhaps by chance
         episode(["nothing changes", None], "silent"),
     ]
     assert quotes.quoting_families(episodes) == {"whole"}
@@ -69,7 +70,7 @@ def test_traces_by_rule_break_no_quote_off():
 
 
 def test_the_tokens_of_a_row_are_those_of_the_lines(tok):
-    row = quotes.quotable(tok, "pick 3 ball", SHELF)
+    row = quotes.encode_quotable(tok, "pick 3 ball", SHELF)
     parts = np.split(row.tokens, np.flatnonzero(row.ends)[:-1] + 1)
     assert [tok.decode(part.tolist()) for part in parts] == ["pick 3 ball", *SHELF]
     assert row.starts.sum() == len(SHELF)

@@ -479,6 +479,14 @@ def test_tools_of_another_kind_do_not_hide_the_signatures():
 
     with pytest.raises(TypeError, match=r"_Workshop: `tools` holds .*'hammer'.*name"):
         _Workshop().reset(options={"task": Task(id="hammer", instruction="")})
+
+    class _Inventory(Quiz):
+        def start(self, task):
+            self.tools = {}  # filled later, and hides the signatures until then
+            return super().start(task)
+
+    with pytest.raises(TypeError, match="_Inventory: `tools` holds"):
+        _Inventory().reset(options={"task": Task(id="t", instruction="")})
     with pytest.raises(TypeError, match=r"_Shed .*got \('saw',\)"):
 
         class _Shed(ToolEnv):
