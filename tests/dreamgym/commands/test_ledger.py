@@ -61,7 +61,8 @@ def check(run, saw):
     for policy, maker in STAGES.policies().items():
         if policy not in results["policies"]:
             continue
-        closure = [s.name for s in STAGES.closure([maker])]
+        shield = ["shield"] if run.numbers("shield").get("shield") else []
+        closure = [s.name for s in STAGES.closure([maker, *shield])]
         steps = sum(saw[n] for n in closure) + run.estimate_steps()
         assert results["policies"][policy]["real_transitions"] == steps
     return results

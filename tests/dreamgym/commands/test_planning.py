@@ -47,6 +47,10 @@ def test_the_gain_is_paired_by_game(tmp_path):
     head, _, line = planning.table(result).splitlines()
     assert "| mpc |" in head
     assert "| bc | 33.3 % | 83.3 % | +0.500 [" in line
+    idle = result["policies"]["bc"] | {"dreamed_per_step": 0.0}
+    text = planning.table(result | {"policies": {"bc": idle}})
+    assert text.endswith("the difference is that of other draws.")
+    assert "bc took no dreamed step" in text
 
 
 def test_a_run_without_test_games_has_nothing_to_plan(tmp_path):

@@ -13,7 +13,7 @@ from dreamgym.commands.audits.card import cards, table
 from dreamgym.commands.inspection.rollouts import show_rollouts
 from dreamgym.config.overrides import changed
 from dreamgym.config.presets import preset
-from dreamgym.evaluation.card import PARTS, card
+from dreamgym.evaluation.card import PARTS, card, card_lines
 from dreamgym.run.directory import Run, RunError
 from tests import doubles
 from worldmodel.data.records import read_episodes, write_episodes
@@ -49,6 +49,14 @@ def test_a_card_by_hand():
     assert by_name["change of success"].mean is None
     assert "dreamgym robustness" in by_name["change of success"].note
     assert {row.part for row in rows} == set(PARTS)
+
+
+def test_one_won_game_has_no_interval():
+    rows = {r.name: r for r in card(played(won_and_lost())[:1], count_tokens=len)}
+    steps = rows["steps of a won game"]
+    assert (steps.count, steps.low, steps.high) == (1, None, None)
+    (line,) = [x for x in card_lines("bc", [steps]) if "steps of a won game" in x]
+    assert line.endswith("| - | 1 won game |")
 
 
 def test_a_card_without_a_won_or_a_scored_game():

@@ -59,6 +59,16 @@ def test_that_all_policies_lose_is_said():
     ]
 
 
+def test_few_games_are_said_with_their_interval():
+    few = row(3 / 8, 8)
+    few["success"] |= {"low": 0.137, "high": 0.694}
+    (sentence,) = outcome_sentences(evidence(bc=few))
+    assert sentence == (
+        "The best policy is bc: it wins 38 % of games (14 % to 69 % by the 95 % "
+        "interval of 8 games)."
+    )
+
+
 def test_where_nobody_wins_what_policies_earn_is_compared():
     """By hand: in an environment that pays for progress and is never won."""
 
