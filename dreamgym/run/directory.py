@@ -124,14 +124,14 @@ class Run:
         if self._same(manifest, _settings(path, manifest)):
             return
         changed = setting_changes(manifest.get("config", {}), self.config.json())
-        message = f"{path}: made with other settings ({'; '.join(changed)})"
+        reason = f"{path}: made with other settings ({'; '.join(changed)})"
         if has_begun(self.root):
             raise RunError(
-                f"{message}; repeat them, choose another --run-dir, or give a --name: a "
+                f"{reason}; repeat them, choose another --run-dir, or give a --name: a "
                 "new attempt that takes over the stages that they do not change"
             )
         with self.lock:  # nothing would be lost, unless another command is at work
-            print(f"{message}; it had not begun, and takes these", file=sys.stderr)
+            print(f"{reason}; it had not begun, and takes these", file=sys.stderr)
             with processes.first_process_writes("new settings of the run") as writes:
                 if writes:
                     forget_attempts(self.root)
