@@ -359,6 +359,7 @@ def test_the_settings_name_the_key_and_open_again(tmp_path, monkeypatch):
     assert Run.open(tmp_path / "r").config == config
     plain = preset("tiny")
     assert plain.digest() != config.digest()
+    made.mark("collect", {})
     with pytest.raises(RunError, match="server: "):
         Run(tmp_path / "r", plain)
 

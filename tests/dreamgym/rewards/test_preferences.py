@@ -85,7 +85,7 @@ def row(**changes):
         ),
         ({"better": [STEP, STEP | {"state": ["c"]}]}, r"better\[1\]\.state"),
         ({"task": {"id": "a"}}, r"task.*instruction"),
-        ({"task": 3}, "task.*dict"),
+        ({"task": 3}, "task.*a JSON object"),
     ],
 )
 def test_errors_name_file_and_line(tmp_path, bad, message):
