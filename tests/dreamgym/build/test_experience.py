@@ -3,14 +3,16 @@
 import pytest
 
 from dreamgym.build.episodes import read_names
-from dreamgym.build.experience import fit_data, read_scorecard
+from dreamgym.build.experience import fit_data, load_experience, read_scorecard
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run, RunError
 from dreamgym.stages import pretrain
 from tests import doubles
 from tests.worldmodel.text.test_names import ROOMS, walks
-from worldmodel.data.records import write_episodes
+from worldmodel.backbone.weights import save_model
+from worldmodel.data.records import Episode, Task, Transition, write_episodes
 from worldmodel.fitting import supervised
+from worldmodel.reasoning.rule import explain
 
 NONE, GROUPS = {}, {"rooms": (ROOMS,)}
 
@@ -95,3 +97,31 @@ def test_a_scorecard_is_read(run):
     }
     run.write_json("remedy/fidelity.json", card)
     assert read_scorecard(run, "remedy") == card
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_model_of_a_run_quotes_as_the_traces_of_its_episodes(tmp_path, enabled):
+    settings = {"env.id": "tests.doubles:Corridor"}
+    settings["experience.whole_quotes"] = enabled
+    shelves = [f"shelf {n} holds {n} cups" for n in range(4)]
+    step = Transition(
+        state=tuple(shelves),
+        action="look at shelf 2",
+        next_state=(*shelves[:2], "shelf 2 holds no cup", shelves[3]),
+    )
+    assert f"look at shelf 2 {shelves[2]}" in explain(step, status=False)
+    with Run(tmp_path / "run", preset("tiny", settings)) as run:
+        task = Task(id="t", instruction="look", family="shelves")
+        episodes = [
+            Episode(
+                id=f"e{i}", task=task, transitions=(step,), source="s", success=True
+            )
+            for i in range(60)
+        ]
+        for name in ("episodes.jsonl", "dev.jsonl"):
+            write_episodes(run.path(name), episodes)
+        run.mark("collect", {})
+        run.mark("pretrain", {})
+        save_model(run.path("experience"), doubles.model(), doubles.tokenizer())
+        experience = load_experience(run)
+    assert experience._quoting == ({"shelves"} if enabled else set())

@@ -110,6 +110,32 @@ def test_what_is_sampled_goes_on_with_what_it_quotes(monkeypatch):
     assert [x.ids[0].tolist() for x in plain] != texts[16, 1]
 
 
+def test_only_the_first_phase_is_held_to_its_quotes():
+    model = helpers.lively_model(helpers.config(V))
+    free = np.ones((2, V), bool)
+    close = np.zeros((2, V), bool)
+    close[0, 1] = True
+    grammar = anything()._replace(
+        allowed=free,
+        first=free,
+        closing_tokens=close,
+        forced_token=np.array([1, 1], np.int32),
+        max_tokens=np.array([0, 99], np.int32),  # the opening is forced, and closes
+        temperature=np.ones(2, np.float32),
+        min_p=np.zeros(2, np.float32),
+    )
+    row = Quotable.of([1], [[2, 3, 4]] + [[x, 5] for x in range(6, V)], [1] * 8)
+    (out,) = gen.generate(
+        model, [[5]], grammar, keys(0, 1), max_tokens=60, quotable=[row]
+    )
+    assert out.phase[0].tolist() == [0] + [1] * 59
+    text = out.ids[0].tolist()
+    violated = [
+        n for n, token in enumerate(text) if token not in allowed_after(text[:n], row)
+    ]
+    assert violated
+
+
 def test_a_quote_that_the_grammar_forbids_does_not_stop_the_text():
     model = helpers.lively_model(helpers.config(V))
     row = Quotable.of([1], [[2, 3, 9]], [2])  # 9 is not allowed below

@@ -56,6 +56,7 @@ def test_counts_by_hand():
     assert s["ends"] == {"terminated": 1, "truncated": 1, "both": 0, "neither": 1}
     assert s["rewarded"] == {"transitions": 1, "share": 0.25}
     assert s["invalid"] == {"transitions": 1, "share": 0.25, "recorded": 1}
+    assert "1 transitions (25.0%); not recorded in 3" in table(s)
     assert s["unchanged"] == {"transitions": 1, "share": 0.25}
     assert s["duplicates"] == {"transitions": 0, "episodes": 0, "ids": 0}
     assert s["contradictions"] == {"asked": 4, "several_answers": 0}
