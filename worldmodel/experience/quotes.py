@@ -3,7 +3,7 @@
 A trace by rule names the action, and then quotes the lines that it is about
 (reasoning/rule.py). A small model begins such a quote as the line begins and ends it as
 most lines of its kind end: `order K6 ball wanted 3 picked 0` where the state has
-`picked 3`. What follows is computed from the quote, and is wrong with it. So where all
+`picked 3`. What follows is computed from the quote, and is wrong with it. So where the
 traces of a family quote whole lines, the sampled ones must as well.
 """
 
@@ -29,7 +29,7 @@ MAX_TRANSITIONS = 2000
 def quoting_families(episodes: Iterable[Episode]) -> frozenset[str]:
     """Return the families whose traces quote whole lines behind the action.
 
-    That are those with MIN_QUOTES quotes or more, of which hardly any is broken off.
+    Their traces hold MIN_QUOTES quotes or more, of which hardly any is broken off.
     """
     counts: dict[str, list[int]] = {}
     for e in episodes:

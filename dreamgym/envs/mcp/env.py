@@ -46,7 +46,7 @@ class McpEnv(ToolEnv):
 
         Raises:
           ConnectionError: the server cannot be started.
-          ValueError: it lacks a tool that the file names.
+          ValueError: it lacks a tool that the file names, or has none at all.
         """
         super().__init__()
         server = self.file.server
@@ -64,6 +64,8 @@ class McpEnv(ToolEnv):
     def _signatures(self) -> dict[str, Signature]:
         described = {tool.name: tool for tool in self._running().tools()}
         wanted = self.file.server.tools or tuple(described)
+        if not wanted:
+            raise ValueError(f"{self.file.path}: the server has no tools")
         if missing := [name for name in wanted if name not in described]:
             raise ValueError(
                 f"{self.file.path}: the server has no tool {missing[0]!r}; have "

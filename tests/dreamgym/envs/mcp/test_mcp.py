@@ -304,6 +304,12 @@ def test_a_tool_that_the_server_lacks(make):
         make(tools=["fly"])
 
 
+def test_a_server_without_tools_is_no_environment(make, monkeypatch):
+    monkeypatch.setattr(McpSession, "tools", lambda _: [])
+    with pytest.raises(ValueError, match="the server has no tools"):
+        make(tools=[], observe="")
+
+
 # --- the file ---
 
 
