@@ -43,7 +43,7 @@ class ExperienceConfig:
     names, each of them rare, and a cut would leave only names that are known."""
     whole_quotes: bool = True
     """Whether a reasoning trace that has quoted two words of a line of the state has to
-    quote the rest of it, where the family's traces do (quotes.py)."""
+    quote the rest of it, where the traces of the task family do."""
     retries: int = 7
     """Times that a malformed reply (it moves a line that does not exist, breaks the
     format of the family's states, or has a reward that is no number) is sampled again.
