@@ -11,7 +11,6 @@ attempts are longer, so that with a sum a constant R would tell them apart.
 """
 
 import dataclasses
-import functools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -36,7 +35,13 @@ from worldmodel.fitting import checkpoint
 from worldmodel.fitting.arrays import AnyArray, Ratio
 from worldmodel.fitting.batches import Example, Tokens, pack, rows_of
 from worldmodel.fitting.config import OptimizerConfig
-from worldmodel.fitting.learner import Learner, TrainState, on_logits, require_finite
+from worldmodel.fitting.learner import (
+    Learner,
+    TrainState,
+    bind,
+    on_logits,
+    require_finite,
+)
 from worldmodel.text import prompts
 from worldmodel.text.tokenizer import TextTokenizer
 
@@ -115,6 +120,11 @@ class RewardModelWeights(NamedTuple):
     mean_score: float
 
 
+def _scores(params: nnx.State, batch: Tokens, *, definition: nnx.GraphDef) -> jax.Array:
+    rows = (batch.ids, batch.position, batch.segment)
+    return apply_decoder(definition, params, *rows).logits()[..., 0]
+
+
 class RewardModel:
     """A fitted reward model R_phi.
 
@@ -136,13 +146,7 @@ class RewardModel:
     ):
         self.model, self.tokenizer, self.objective = model, tokenizer, objective
         self.history, self.width, self.mean_score = history, width, mean_score
-        definition = model.definition
-
-        def scores(params: nnx.State, batch: Tokens) -> jax.Array:
-            rows = (batch.ids, batch.position, batch.segment)
-            return apply_decoder(definition, params, *rows).logits()[..., 0]
-
-        self._scores = jax.jit(scores)
+        self._scores = jax.jit(bind(_scores, definition=model.definition))
 
     def scores(
         self,
@@ -353,7 +357,7 @@ def pair_learner(
     model: Model, learning_rate: float, batch_pairs: int, steps: int
 ) -> Learner:
     """Return the learner of a fit of R_phi to pairs, in so many steps."""
-    loss = functools.partial(_loss, pairs=batch_pairs)
+    loss = bind(_loss, pairs=batch_pairs)
     return score_learner(model, loss, learning_rate, steps)
 
 

@@ -8,7 +8,6 @@ applies between turns only. A critic may have several heads, which are fitted to
 same returns and differ where nothing was learnt.
 """
 
-import functools
 from collections.abc import Sequence
 
 import jax
@@ -29,6 +28,7 @@ from worldmodel.fitting.config import ComputeConfig, OptimizerConfig
 from worldmodel.fitting.learner import (
     Learner,
     TrainState,
+    bind,
     merge,
     on_logits,
     require_finite,
@@ -74,6 +74,13 @@ def initial_ensemble(
     return (drawn - drawn.mean(0)).astype(np.float32)
 
 
+def _values(params: nnx.State, batch: Tokens, *, definition: nnx.GraphDef) -> jax.Array:
+    rows = (batch.ids, batch.position, batch.segment)
+    before = apply_decoder(definition, params, *rows).logits()[:, :-1]
+    # Moved to the token that they are before.
+    return jnp.pad(before, ((0, 0), (1, 0), (0, 0)))
+
+
 class Critic:
     """Values of turns or tokens, and their fit; the state is passed in and returned.
 
@@ -111,20 +118,12 @@ class Critic:
         self._learner = Learner(
             self._model,
             optimizer,
-            on_logits(functools.partial(critic_loss, clip=config.value_clip)),
+            on_logits(bind(critic_loss, clip=config.value_clip)),
             # A shared trunk is the policy's, so that only the head may be fitted: the
             # value loss would move the policy outside its trust region.
             ComputeConfig(frozen=tuple(sorted(top - {HEAD})) if shared else ()),
         )
-        definition = self._model.definition
-
-        def values(params: nnx.State, batch: Tokens) -> jax.Array:
-            rows = (batch.ids, batch.position, batch.segment)
-            before = apply_decoder(definition, params, *rows).logits()[:, :-1]
-            # Moved to the token that they are before.
-            return jnp.pad(before, ((0, 0), (1, 0), (0, 0)))
-
-        self._values = jax.jit(values)
+        self._values = jax.jit(bind(_values, definition=self._model.definition))
 
     def init(self) -> TrainState:
         """Return a critic whose mean value is 0, with a new optimiser."""

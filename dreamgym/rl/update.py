@@ -5,7 +5,6 @@ padding never do. Log-probabilities are those of the sampler's own distribution:
 same temperature and the same masks of allowed tokens.
 """
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -35,6 +34,7 @@ from worldmodel.fitting.config import ComputeConfig, OptimizerConfig
 from worldmodel.fitting.learner import (
     Learner,
     TrainState,
+    bind,
     copy_params,
     merge,
     require_finite,
@@ -103,17 +103,17 @@ class Updater:
         self.learner = Learner(
             model,
             optimizer,
-            functools.partial(sampled_policy_loss, config=config),
+            bind(sampled_policy_loss, config=config),
             ComputeConfig(ema_decay=config.kl_penalty.reference_ema_decay),
         )
         self._auxiliary = Learner(model, optimizer, _auxiliary_loss)
-        distribution_of = functools.partial(
+        distribution_of = bind(
             decoder_log_probs, model.definition, temperature=config.temperature
         )
         self._log_probs = jax.jit(distribution_of)
-        self._token_logp = jax.jit(functools.partial(token_logp, distribution_of))
-        self._entropy = jax.jit(functools.partial(sampled_entropy, distribution_of))
-        self._size_terms = jax.jit(functools.partial(size_terms, distribution_of))
+        self._token_logp = jax.jit(bind(token_logp, distribution_of))
+        self._entropy = jax.jit(bind(sampled_entropy, distribution_of))
+        self._size_terms = jax.jit(bind(size_terms, distribution_of))
 
     def update(
         self,

@@ -4,6 +4,7 @@ One set of weights serves training (a packed row reads within its segments) and
 generation (new columns read the cached ones); a Placement selects which.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -184,6 +185,12 @@ def abstract_model(
     config: ModelConfig, lora: LoraConfig | None = None
 ) -> tuple[nnx.GraphDef, nnx.State]:
     """Return a decoder's definition and parameter shapes; nothing is allocated."""
+    definition, shapes = _abstract_model(config, lora)
+    return definition, jax.tree.map(lambda leaf: leaf, shapes)  # a state can be changed
+
+
+@functools.lru_cache(maxsize=16)
+def _abstract_model(config, lora):
     return nnx.split(
         nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0), lora=lora))
     )

@@ -30,7 +30,22 @@ from worldmodel.fitting.optimizer import optimizer
 
 Loss = Callable[..., tuple[Ratio, dict[str, Ratio]]]
 
+BOUND = 64
+"""Functions with settings that are held; the oldest are traced and compiled again."""
 
+
+@functools.lru_cache(maxsize=BOUND, typed=True)
+def bind(function: Callable[..., Any], *args: Any, **settings: Any):
+    """Return a function with arguments bound; the same object for equal arguments.
+
+    `jax.jit` compiles once for each function object. Those of `functools.partial` are
+    never equal, so that every fit would be traced and compiled anew. All arguments are
+    hashable.
+    """
+    return functools.partial(function, *args, **settings)
+
+
+@functools.lru_cache(maxsize=BOUND)
 def on_logits(loss: Callable[..., tuple[Ratio, dict[str, Ratio]]]) -> Loss:
     """Turn a loss of (logits, Tokens) into one of (DecoderOutput, Tokens)."""
 
@@ -53,16 +68,17 @@ class TrainState(NamedTuple):
 
 
 def split_trainable(
-    params: nnx.State,
-    model: Model,
-    frozen: Sequence[str],
-    extra_trainable: Sequence[str] = (),
+    params: nnx.State, compute: ComputeConfig, *, lora: bool
 ) -> tuple[nnx.State, nnx.State]:
     """Return (trainable, fixed) parameters, as ComputeConfig describes.
+
+    Args:
+      lora: whether the model has adapters, which then are trained alone.
 
     Raises:
       ValueError: a name fits no parameter, or no parameter is left to train.
     """
+    frozen, extra_trainable = compute.frozen, compute.extra_trainable
     names = [".".join(map(str, path)) for path, _ in nnx.to_flat_state(params)]
     for setting, starts in (("frozen", frozen), ("extra_trainable", extra_trainable)):
         for start in starts:
@@ -75,7 +91,7 @@ def split_trainable(
         if any(_under(name, start) for start in frozen):
             return False
         named = any(_under(name, start) for start in extra_trainable)
-        return model.lora is None or is_adapter(path) or named
+        return not lora or is_adapter(path) or named
 
     trainable, fixed = nnx.split_state(params, trains, ...)
     if not jax.tree.leaves(trainable):
@@ -90,7 +106,9 @@ def _under(name: str, start: str) -> bool:
 class Learner:
     """Updates one model under one loss; compiled once for each batch shape.
 
-    Where the model lies on a mesh, rows of a batch are spread over its data axes.
+    Learners of equal models, settings and losses (`bind`) share their programs: a run
+    fits many policies, and each would be traced and compiled again. Where the model
+    lies on a mesh, rows of a batch are spread over its data axes.
     `microbatches` decides how many rows are computed at once: all, until memory runs
     out.
     """
@@ -109,26 +127,21 @@ class Learner:
         self._averages = compute.ema_decay > 0
         self.model, self._mesh = model, model.mesh
         self._tx = optimizer(config, steps)
-        self._split = functools.partial(
-            split_trainable,
-            model=model,
-            frozen=compute.frozen,
-            extra_trainable=compute.extra_trainable,
-        )
-        passes = functools.partial(_metrics, model.definition, loss, compute)
+        lora = model.lora is not None
+        self._split = bind(split_trainable, compute=compute, lora=lora)
+        passes = bind(_loss_and_metrics, model.definition, loss, compute)
         self._grad = jax.jit(
-            functools.partial(_gradient, passes, self._split),
+            bind(_gradient, passes, self._split),
             compiler_options=_memory_saving_options(),
         )
-        self._value = jax.jit(lambda *args, **kw: passes(*args, **kw)[1])
+        self._value = jax.jit(bind(_metrics, passes))
         # The state is donated, so that old and new parameters and moments do not take
         # memory at the same time.
         self._apply = jax.jit(
-            functools.partial(_apply, self._tx, self._split, compute.ema_decay),
+            bind(_apply, self._tx, self._split, compute.ema_decay),
             compiler_options=_memory_saving_options(),
             donate_argnums=0,
         )
-        self._add = jax.jit(_add_trees, donate_argnums=0)
         shares = [] if model.mesh is None else [model.mesh.shape[a] for a in ROWS]
         self.microbatches = MicroBatches(min_rows=math.prod(shares))
 
@@ -141,7 +154,8 @@ class Learner:
         params = self.model.params if params is None else params
         params = copy_params(params) if copy else params
         trainable, _ = self._split(params)
-        opt = jax.jit(self._tx.init, out_shardings=self._layouts(trainable))(trainable)
+        layouts = None if self._mesh is None else self._layouts(trainable)
+        opt = jax.jit(self._tx.init, out_shardings=layouts)(trainable)
         step = jnp.zeros((), jnp.int32)
         if self._mesh is not None:
             step = device_put_global(
@@ -152,8 +166,6 @@ class Learner:
 
     def _layouts(self, trainable: nnx.State) -> Any:
         """Return layouts: moments lie as their parameters do, counts are replicated."""
-        if self._mesh is None:
-            return None
         replicated = NamedSharding(self._mesh, PartitionSpec())
         flat, _ = jax.tree_util.tree_flatten_with_path(trainable)
         by_path = {tuple(map(str, path)): leaf for path, leaf in flat}
@@ -223,7 +235,7 @@ class Learner:
 
     def add_gradients(self, grads: Any, more: Any) -> Any:
         """Return the sum of two gradients; the first is donated."""
-        return self._add(grads, more)
+        return _add_trees(grads, more)
 
     def apply(
         self, state: TrainState, grads: Any, metrics: dict[str, Ratio]
@@ -288,13 +300,17 @@ def _memory_saving_options() -> dict[str, str]:
     return options
 
 
-def _metrics(definition, loss, compute, params, batch, read=None, **loss_args):
+def _loss_and_metrics(definition, loss, compute, params, batch, read=None, **loss_args):
     # Cast inside the gradient: its result is float32, as the parameters are.
     params = cast(params, compute.dtype)
     rows = (batch.ids, batch.position, batch.segment)
     output = apply_decoder(definition, params, *rows, remat=compute.remat, read=read)
     ratio, metrics = loss(output, batch, **loss_args)
     return ratio.total, metrics | {"loss": ratio}
+
+
+def _metrics(passes, *args, **kw):
+    return passes(*args, **kw)[1]
 
 
 def _gradient(passes, split, params, batch, **loss_args):
@@ -309,6 +325,7 @@ def _gradient(passes, split, params, batch, **loss_args):
     return grads, metrics
 
 
+@functools.partial(jax.jit, donate_argnums=0)
 def _add_trees(grads, more):
     return jax.tree.map(jnp.add, grads, more)
 

@@ -3,6 +3,7 @@
 OptimizerConfig -> clipping, a schedule, AdamW or Muon -> optax.GradientTransformation.
 """
 
+import functools
 from typing import Any
 
 import optax
@@ -11,6 +12,7 @@ import optax.contrib
 from worldmodel.fitting.config import OptimizerConfig
 
 
+@functools.lru_cache(maxsize=64)  # equal ones are one object: see learner.bind
 def optimizer(
     config: OptimizerConfig, steps: int | None = None
 ) -> optax.GradientTransformation:
