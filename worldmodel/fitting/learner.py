@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from worldmodel.backbone.lora import is_adapter
 from worldmodel.backbone.mesh import ROWS, device_put_global, place_rows
@@ -154,7 +154,9 @@ class Learner:
         params = self.model.params if params is None else params
         params = copy_params(params) if copy else params
         trainable, _ = self._split(params)
-        layouts = None if self._mesh is None else self._layouts(trainable)
+        layouts = (
+            None if self._mesh is None else _layouts(trainable, self._mesh, self._tx)
+        )
         opt = jax.jit(self._tx.init, out_shardings=layouts)(trainable)
         step = jnp.zeros((), jnp.int32)
         if self._mesh is not None:
@@ -163,24 +165,6 @@ class Learner:
             )
         average = copy_params(params) if self._averages else None
         return TrainState(params, opt, step, average)
-
-    def _layouts(self, trainable: nnx.State) -> Any:
-        """Return layouts: moments lie as their parameters do, counts are replicated."""
-        replicated = NamedSharding(self._mesh, PartitionSpec())
-        flat, _ = jax.tree_util.tree_flatten_with_path(trainable)
-        by_path = {tuple(map(str, path)): leaf for path, leaf in flat}
-
-        def layout(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
-            # A moment's path ends with its parameter's, whatever the prefix.
-            keys = tuple(map(str, path))
-            ends = (by_path.get(keys[start:]) for start in range(len(keys)))
-            parameter = next((p for p in ends if p is not None), None)
-            if parameter is None or parameter.shape != leaf.shape:
-                return replicated
-            return parameter.sharding
-
-        shapes = jax.eval_shape(self._tx.init, trainable)
-        return jax.tree_util.tree_map_with_path(layout, shapes)
 
     def update(
         self, state: TrainState, batches: Sequence[Tokens], **loss_args: Any
@@ -260,6 +244,25 @@ class Learner:
 
     def _place(self, batch: Tokens) -> Tokens:
         return batch if self._mesh is None else place_rows(batch, self._mesh)
+
+
+def _layouts(trainable: nnx.State, mesh: Mesh, tx: optax.GradientTransformation) -> Any:
+    """Return layouts: moments lie as their parameters do, counts are replicated."""
+    replicated = NamedSharding(mesh, PartitionSpec())
+    flat, _ = jax.tree_util.tree_flatten_with_path(trainable)
+    by_path = {tuple(map(str, path)): leaf for path, leaf in flat}
+
+    def layout(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
+        # A moment's path ends with its parameter's, whatever the prefix.
+        keys = tuple(map(str, path))
+        ends = (by_path.get(keys[start:]) for start in range(len(keys)))
+        parameter = next((p for p in ends if p is not None), None)
+        if parameter is None or parameter.shape != leaf.shape:
+            return replicated
+        return parameter.sharding
+
+    shapes = jax.eval_shape(tx.init, trainable)
+    return jax.tree_util.tree_map_with_path(layout, shapes)
 
 
 def merge(a: dict[str, Ratio], b: dict[str, Ratio]) -> dict[str, Ratio]:
