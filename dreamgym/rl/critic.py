@@ -10,6 +10,7 @@ same returns and differ where nothing was learnt.
 
 from collections.abc import Sequence
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -41,6 +42,8 @@ def critic_loss(logits, batch: Tokens, *, clip: float):
     It is the mean over heads, to which the last axis of `logits` belongs. The batch has
     the column `returns`, and for each head a column of its values before the fit.
     """
+    chex.assert_rank(logits, 3)
+    chex.assert_equal_shape_prefix([logits, batch.mask], 2)
     returns, mask, weight = (
         jnp.asarray(x)[:, 1:]
         for x in (batch.columns["returns"], batch.mask, batch.weight)

@@ -7,6 +7,7 @@ which gives them the sampled tokens of rows (sampled_rows.py).
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -25,6 +26,9 @@ def distribution(logits, batch: Tokens, masks, temperature: float):
     `masks` is bool [2 P, V]: row 2 p + f allows the tokens of phase p of the grammar,
     where f is 1 for the first token of the phase. `batch.token_type` numbers its rows.
     """
+    chex.assert_rank(logits, 3)
+    chex.assert_equal_shape_prefix([logits, batch.token_type, batch.mask], 2)
+    chex.assert_shape(masks, (None, logits.shape[-1]))
     # The logits at a column predict the next token: logits lose their last column,
     # everything that describes tokens its first.
     token_type = jnp.asarray(batch.token_type)[:, 1:]

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import chex
 import jax
 from jaxtyping import Array
 
@@ -63,6 +64,7 @@ def backtracking_line_search(
 @jax.jit
 def interpolate(old: Any, new: Any, fraction: float | Array) -> Any:
     """Return the parameters at that fraction of the way from `old` to `new`."""
+    chex.assert_trees_all_equal_shapes_and_dtypes(old, new)  # or they are broadcast
     # `fraction` is an argument of the program, so that all fractions share one.
     return jax.tree.map(lambda a, b: a + fraction * (b - a), old, new)
 

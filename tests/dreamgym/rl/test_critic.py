@@ -192,6 +192,16 @@ def test_the_loss_is_the_mean_over_heads_each_clipped_around_its_own_value():
     np.testing.assert_allclose(loss.value(), (0.8**2 / 2 + 0.1**2 / 2) / 2, rtol=1e-5)
 
 
+def test_values_of_other_rows_are_refused():
+    e = Example([0, 1], [False, True], [0, 0]).with_columns(
+        returns=1.0, old_value_0=0.0
+    )
+    with pytest.raises(AssertionError):
+        critic_loss(jnp.zeros((1, 3, 1)), pack([e], 2), clip=0.2)
+    with pytest.raises(AssertionError):
+        critic_loss(jnp.zeros((1, 2)), pack([e], 2), clip=0.2)
+
+
 def token(number):
     """A state of one token, whose value is read there."""
     return Example([number, 0], [False, True], [0, 0])

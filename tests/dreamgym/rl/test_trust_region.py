@@ -24,6 +24,13 @@ def test_between_by_hand():
     np.testing.assert_allclose(interpolate(OLD, NEW, 0.25)["w"], [1.5, 1.0])
 
 
+def test_parameters_of_two_models_have_nothing_between():
+    with pytest.raises(AssertionError, match="shape"):
+        interpolate(OLD, {"w": jnp.ones((2, 2))}, 0.5)
+    with pytest.raises(AssertionError):
+        interpolate(OLD, {"v": OLD["w"]}, 0.5)
+
+
 @pytest.mark.parametrize(
     ("radius", "share"), [(1.0, 1.0), (0.99, 0.5), (0.25, 0.5), (0.2, 0.25)]
 )
