@@ -5,7 +5,7 @@ import pytest
 from tests import helpers
 from worldmodel.fitting import checkpoint, supervised
 from worldmodel.fitting.batches import Example
-from worldmodel.fitting.config import OptimizerConfig
+from worldmodel.fitting.config import ComputeConfig, OptimizerConfig
 
 WIDTH = 12
 
@@ -80,6 +80,32 @@ def test_a_fit_compiles_once_resumed_or_not(small_model, tmp_path, monkeypatch):
             fit_config(steps=1, row_tokens=2 * WIDTH),
             seed=1,
             directory=tmp_path / "wider",
+        )
+
+
+def test_equal_fits_share_their_program(small_model, tmp_path, monkeypatch):
+    """A run fits many policies: the second one of equal settings traces nothing."""
+    once = chex.assert_max_traces(supervised.supervised_loss, n=2)
+    monkeypatch.setattr(supervised, "supervised_loss", once)
+    fits = [
+        supervised.fit(
+            helpers.lively_model(small_model.config, seed=seed),
+            counting(),
+            fit_config(steps=3, eval_every=1),
+            seed=seed,
+            directory=tmp_path / str(seed),
+            held_out=counting(5),
+        )[0]
+        for seed in (1, 2)
+    ]
+    assert helpers.distance(fits[0].params, fits[1].params) > 0.01
+    with pytest.raises(AssertionError, match="traced"):
+        supervised.fit(  # other settings of the pass have a program of their own
+            small_model,
+            counting(),
+            fit_config(steps=3, compute=ComputeConfig(dtype="bfloat16")),
+            seed=1,
+            directory=tmp_path / "bfloat16",
         )
 
 
