@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 ATTENTION, SLIDING, CONVOLUTION = "full_attention", "sliding_attention", "conv"
 MIXERS = (ATTENTION, SLIDING, CONVOLUTION)
@@ -31,6 +32,7 @@ class RopeScaling:
             raise ValueError(
                 f"rope_type must be one of {list(kinds)}, got {self.rope_type!r}"
             )
+        _numbers(self)
         if self.factor < 1:
             raise ValueError(f"factor must be >= 1, got {self.factor}")
         if self.rope_type != "linear" and self.original_max_position_embeddings < 1:
@@ -47,6 +49,28 @@ class RopeScaling:
         if self.attention_factor is not None:
             return self.attention_factor
         return 0.1 * math.log(self.factor) + 1.0
+
+
+def _numbers(config: Any) -> dict[str, float | int]:
+    """Return the fields of a config that are numbers.
+
+    Raises:
+      ValueError: one is no finite number of its type.
+    """
+    numbers = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        optional = field.type == float | None and value is not None
+        if field.type not in (int, float) and not optional:
+            continue
+        number = isinstance(value, int if field.type is int else int | float)
+        if isinstance(value, bool) or not number or not math.isfinite(value):
+            raise ValueError(
+                f"{field.name} must be a finite "
+                f"{'int' if field.type is int else 'float'}, got {value!r:.60}"
+            )
+        numbers[field.name] = value
+    return numbers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,17 +105,9 @@ class ModelConfig:
     conv_L_cache: int = 3
 
     def __post_init__(self):
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.type in (int, float):
-                number = isinstance(value, int if field.type is int else int | float)
-                if isinstance(value, bool) or not number or not math.isfinite(value):
-                    raise ValueError(
-                        f"{field.name} must be a finite {field.type.__name__}, got "
-                        f"{value!r:.60}"
-                    )
-                if value <= 0:
-                    raise ValueError(f"{field.name} must be > 0, got {value}")
+        for name, value in _numbers(self).items():
+            if value <= 0:
+                raise ValueError(f"{name} must be > 0, got {value}")
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(
                 "num_attention_heads must be a multiple of num_key_value_heads, got "

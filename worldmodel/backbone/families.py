@@ -5,7 +5,7 @@ new family of the same parts (config.py) is one more entry of FAMILIES.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from worldmodel.backbone.config import (
@@ -270,6 +270,9 @@ def read_config(raw: Raw) -> ModelConfig:
 
 
 def _rope(raw: Raw) -> Raw:
+    for name in ("rope_scaling", "rope_parameters"):
+        if not isinstance(raw.get(name) or {}, Mapping):
+            raise ValueError(f"{name} must be an object, got {raw[name]!r:.60}")
     # rope_parameters since Transformers 5; rope_theta and rope_scaling before.
     rope = (raw.get("rope_scaling") or {}) | (raw.get("rope_parameters") or {})
     theta = rope.get("rope_theta") or raw.get("rope_theta") or 10_000.0
@@ -279,9 +282,9 @@ def _rope(raw: Raw) -> Raw:
     if kind == "yarn" and (rope.get("mscale") or rope.get("truncate") is False):
         raise ValueError("yarn with mscale or without truncation is not supported")
     field_names = {f.name for f in dataclasses.fields(RopeScaling)}
-    settings: Raw = {k: v for k, v in rope.items() if k in field_names} | {
-        "rope_type": kind
-    }
+    # A null is as good as nothing, as in Transformers.
+    given = {k: v for k, v in rope.items() if k in field_names and v is not None}
+    settings: Raw = given | {"rope_type": kind}
     if "factor" not in settings:
         raise ValueError(f"rope_type {kind!r} needs a factor")
     if kind != "linear":

@@ -9,7 +9,7 @@ that names it.
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,9 @@ def _tensor_files(root: Path) -> list[Path]:
         files = list(root.glob("*.safetensors"))
     missing = [f for f in files if not f.is_file()]
     if missing or not files:
-        raise FileNotFoundError(f"{missing[0] if missing else root}: no *.safetensors")
+        if missing and index.is_file():
+            raise FileNotFoundError(f"{missing[0]}: missing, and {index.name} names it")
+        raise FileNotFoundError(f"{root}: no *.safetensors")
     return sorted(files)
 
 
@@ -87,6 +89,12 @@ def _indexed_files(root: Path, index: Path) -> list[Path]:
                 f"{index}: expected names of files in this directory, got {name!r}"
             )
     return [root / name for name in set(names.values())]
+
+
+def _equal(files: _Files, *names: str) -> bool:
+    """Return whether two tensors are equal; one of them may be missing."""
+    tensors = [files.read(n, (slice(None),) * 2) for n in names if n in files.names]
+    return len(tensors) < 2 or np.array_equal(*tensors)
 
 
 def _parameter_shape(path: tuple[Any, ...], shape: Sequence[int]) -> tuple[int, ...]:
@@ -148,14 +156,21 @@ def _load_decoder(root: Path, vocab_size: int, dtype: str, mesh: Mesh | None) ->
     config = load_config(root)
     files, file_vocab_size = _Files(root), config.vocab_size
     config = dataclasses.replace(config, vocab_size=max(file_vocab_size, vocab_size))
-    definition, shapes = abstract_model(config)
-    flat, used = [], set()
-    if config.tie_word_embeddings:
+    used = set()
+    if config.tie_word_embeddings and "lm_head.weight" in files.names:
         used.add("lm_head.weight")
+        # As in Transformers: a table of another content is a head of its own.
+        tied = _equal(files, "lm_head.weight", "model.embed_tokens.weight")
+        config = dataclasses.replace(config, tie_word_embeddings=tied)
+    definition, shapes = abstract_model(config)
+    flat = []
     for path, leaf in nnx.to_flat_state(shapes):
         name = families.tensor_name(path, config.model_type)
         used.add(name)
-        value = _parameter(root, files, name, path, leaf.shape, dtype, mesh)
+        expected = leaf.shape
+        if path[-1] in ("embed", "head"):
+            expected = (file_vocab_size, *leaf.shape[1:])
+        value = _parameter(root, files, name, path, expected, leaf.shape, dtype, mesh)
         flat.append((path, leaf.replace(value)))
     extra = sorted(
         n for n in files.names - used if not n.endswith("rotary_emb.inv_freq")
@@ -173,20 +188,26 @@ def _parameter(
     files: _Files,
     name: str,
     path: tuple[Any, ...],
+    expected: tuple[int, ...],
     shape: tuple[int, ...],
     dtype: str,
     mesh: Mesh | None,
 ) -> jax.Array:
+    """Return a parameter of a shape from a tensor of the `expected` shape.
+
+    They differ by the rows of new tokens.
+    """
     if name not in files.names:
         raise ValueError(f"{root}: tensor {name!r} is missing")
     file_shape = _parameter_shape(path, files.shape(name))
-    table = path[-1] in ("embed", "head")
-    grows = table and file_shape[0] < shape[0] and file_shape[1:] == shape[1:]
-    if file_shape != shape and not grows:
-        raise ValueError(f"{root}: tensor {name!r} must be {shape}, got {file_shape}")
+    if file_shape != expected:
+        raise ValueError(
+            f"{root}: tensor {name!r} must be {expected} by config.json, got "
+            f"{file_shape}"
+        )
     target = jnp.dtype(dtype)
     grown: np.ndarray | None = None
-    if grows:
+    if expected != shape:
         grown = _grow_rows(
             _slice(files, name, path, (slice(None),) * len(file_shape)), shape[0]
         )
@@ -217,12 +238,18 @@ def load_model(
 
     Raises:
       FileNotFoundError: a file of the directory is missing.
-      ValueError: a tensor is missing, extra or misshapen; the message names it.
+      ValueError: a tensor is missing, extra or misshapen, or tokens of the tokenizer
+        have no row; the message names it.
     """
     checksums.verify_checksums(Path(directory))
-    load_config(directory)
+    config = load_config(directory)
     tokenizer = TextTokenizer.load(directory)
-    size = tokenizer.vocab_size
+    size, rows = tokenizer.vocab_size, config.vocab_size
+    if beyond := int(tokenizer.text_mask()[rows:].sum()):
+        raise ValueError(
+            f"{directory}: the tokenizer has {beyond:,} tokens of text beyond the "
+            f"{rows:,} of the model (vocab_size): is it another model's?"
+        )
     return _load_decoder(Path(directory), size, dtype, mesh), tokenizer
 
 
@@ -263,9 +290,22 @@ def save_model(
         (root / checksums.NAME).unlink(missing_ok=True)  # of an earlier model
         _put_in_place(root, shards)
         tokenizer.save(root)
+        _write_generation_config(root / "generation_config.json", ends)
         with atomic_write(root / "config.json") as file:
             json.dump(shape | ends | {"torch_dtype": stored}, file, indent=2)
         checksums.write_checksums(root, _model_files(root))
+
+
+def _write_generation_config(path: Path, ends: Mapping[str, Any]) -> None:
+    """Give a model's settings of sampling, where it has such, the ends of its texts.
+
+    They have precedence over those of config.json, and a fitted policy ends a turn with
+    another token than the model that it began as.
+    """
+    if path.is_file():
+        settings = read_json_object(path)
+        with atomic_write(path) as file:
+            json.dump(settings | ends, file, indent=2)
 
 
 def _model_files(root: Path) -> list[Path]:

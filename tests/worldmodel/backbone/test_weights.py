@@ -5,6 +5,7 @@ import sys
 import jax
 import numpy as np
 import pytest
+import transformers
 from safetensors.numpy import load_file, save_file
 
 from tests import helpers
@@ -307,6 +308,52 @@ def test_new_control_tokens_get_the_mean_row(saved, broken):
     np.testing.assert_allclose(new[known:], want, atol=1e-6)
 
 
+def test_text_without_a_row_is_another_models(broken):
+    def cut(tensors):
+        for name in ("model.embed_tokens.weight", "lm_head.weight"):
+            tensors[name] = tensors[name][:200].copy()
+        return tensors
+
+    with pytest.raises(ValueError, match=r"tokens of text beyond the 200 .*another"):
+        weights.load_model(broken(cut, vocab_size=200))
+
+
+def test_a_table_has_the_rows_of_its_config(saved, broken):
+    rows = saved[1].config.vocab_size + 1
+    with pytest.raises(ValueError, match=rf"embed_tokens.weight' must be \({rows}, "):
+        weights.load_model(broken(vocab_size=rows))
+
+
+@pytest.mark.parametrize("equal", [True, False])
+def test_a_head_that_differs_is_not_tied(saved, broken, equal):
+    """As in Transformers, whatever config.json says."""
+
+    def tie(tensors):
+        if equal:
+            tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].copy()
+        return tensors
+
+    model, _ = weights.load_model(broken(tie, tie_word_embeddings=True))
+    assert model.config.tie_word_embeddings == equal
+    got = helpers.full_pass(model, IDS)
+    assert np.allclose(got, saved[2], atol=1e-5) != equal
+
+
+def test_the_end_of_a_turn_is_that_of_sampling_too(broken, tmp_path):
+    """What a model's own settings of sampling say has precedence elsewhere."""
+    root = broken()
+    settings = {"eos_token_id": 1, "bos_token_id": 0, "top_p": 0.9}
+    (root / "generation_config.json").write_text(json.dumps(settings))
+    model, tokenizer = weights.load_model(root)
+    weights.save_model(tmp_path / "policy", model, tokenizer)
+    config = transformers.GenerationConfig.from_pretrained(tmp_path / "policy")
+    assert config.eos_token_id == tokenizer.control("end") != 1
+    assert config.pad_token_id == tokenizer.control("pad")
+    assert (config.bos_token_id, config.top_p) == (None, 0.9)
+    ends = weights.Vocabulary.load(tmp_path / "policy").ends
+    assert ends["eos"] == [tokenizer.control("end")]
+
+
 def _without(name):
     return lambda tensors: {k: v for k, v in tensors.items() if k != name}
 
@@ -354,6 +401,12 @@ def test_rotary_buffers_of_old_files_are_no_error(saved, broken):
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 8.0}}, "dynamic"),
         ({"rope_scaling": {"type": "linear"}}, "'linear' needs a factor"),
         ({"rope_parameters": {"rope_type": "yarn", "mscale": 1.0}}, "mscale"),
+        ({"rope_scaling": ["linear"]}, "rope_scaling must be an object"),
+        ({"rope_scaling": {"type": "linear", "factor": "4"}}, "factor"),
+        (
+            {"rope_scaling": {"type": "yarn", "factor": 2.0, "attention_factor": "1"}},
+            "attention_factor",
+        ),
         ({"hidden_size": ...}, "hidden_size is missing"),
         ({"intermediate_size": ...}, "intermediate_size is missing"),
     ],
@@ -361,6 +414,14 @@ def test_rotary_buffers_of_old_files_are_no_error(saved, broken):
 def test_an_option_we_do_not_have_is_an_error(broken, changes, message):
     with pytest.raises(ValueError, match=message):
         weights.load_config(broken(**changes))
+
+
+def test_a_null_is_the_default(broken):
+    yarn = {"rope_type": "yarn", "factor": 2.0}
+    nulls = dict.fromkeys(("beta_fast", "original_max_position_embeddings"))
+    with_nulls = weights.load_config(broken(rope_scaling=yarn | nulls))
+    assert with_nulls == weights.load_config(broken(rope_scaling=yarn))
+    assert with_nulls.rope_scaling.beta_fast == 32.0
 
 
 def test_what_a_config_leaves_out(broken):
@@ -434,6 +495,10 @@ def test_missing_files_are_named(saved, tmp_path):
     for name in ("config.json", "tokenizer.json"):
         (tmp_path / name).write_bytes((saved[0] / name).read_bytes())
     with pytest.raises(FileNotFoundError, match="safetensors"):
+        weights.load_model(tmp_path)
+    index = {"weight_map": {"model.norm.weight": "model-00001-of-00002.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(FileNotFoundError, match="00001.*: missing, and .*index.json"):
         weights.load_model(tmp_path)
 
 
