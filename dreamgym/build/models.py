@@ -13,7 +13,7 @@ from dreamgym.config.shapes import MODELS
 from dreamgym.run.directory import Run, RunError
 from worldmodel.backbone.mesh import shard
 from worldmodel.backbone.model import Model, create
-from worldmodel.backbone.weights import load_model, save_model
+from worldmodel.backbone.weights import load_config, load_model, save_model
 from worldmodel.data.records import Episode, iter_episodes
 from worldmodel.experience.examples import train_tokenizer
 from worldmodel.fitting import supervised
@@ -26,12 +26,21 @@ from worldmodel.text.tools.tool_schemas import tool_schemas
 
 
 def check_model(name: str) -> None:
-    """Raise RunError unless `name` is a known shape or a model directory."""
-    if name not in MODELS and not (Path(name) / "config.json").is_file():
+    """Check a model's name before a run begins; no tensor is read.
+
+    Raises:
+      RunError: neither a known shape nor a model directory.
+      ValueError, OSError: the directory's config.json or tokenizer cannot be used.
+    """
+    if name in MODELS:
+        return
+    if not (Path(name) / "config.json").is_file():
         raise RunError(
             f"--model {name!r}: expected one of {sorted(MODELS)} or a directory "
             "with config.json, *.safetensors and tokenizer.json"
         )
+    load_config(name)
+    TextTokenizer.load(name)
 
 
 def initial_model(

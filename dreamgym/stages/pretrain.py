@@ -1,5 +1,7 @@
 """Stage: fits the experience model, its tokenizer and replay memory."""
 
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 from dreamgym.build.episodes import NAMES, read
@@ -9,9 +11,11 @@ from dreamgym.config.settings import RunConfig
 from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
 from worldmodel.backbone.weights import save_model
-from worldmodel.experience.examples import text_sizes
+from worldmodel.data.records import Episode
+from worldmodel.experience.examples import text_sizes, unwritable_texts
 from worldmodel.fitting import supervised
 from worldmodel.text.names import interchangeable_names, save_names
+from worldmodel.text.tokenizer import TextTokenizer
 
 
 def body(run: Run) -> dict[str, Any]:
@@ -26,11 +30,12 @@ def body(run: Run) -> dict[str, Any]:
     names = interchangeable_names(train) if c.pretrain.exchange_names else {}
     save_names(run.path(NAMES), names)
     model, tok = initial_model(run, train)
+    written = _check_tokenizer(tok, [*train, *dev])
     if c.server is not None:
         save_model(run.path("experience"), model, tok)
         memory = replay_memory(run, train)
         numbers = {"fitted": "nothing, a server is asked", "remembered": len(memory)}
-        return numbers | text_sizes(tok, train, dev)
+        return numbers | text_sizes(tok, train, dev) | written
     data = fit_data(run, tok, train, dev, names=names)
     with run.progress_report("pretrain", c.pretrain.fit.steps) as report:
         model, curve = supervised.fit(
@@ -47,9 +52,26 @@ def body(run: Run) -> dict[str, Any]:
     run.drop("checkpoints/pretrain")
     return {
         **data.numbers,
+        **written,
         "loss": curve[-1]["loss"],
         "dev_loss": curve[-1].get("held_out/loss"),
     }
+
+
+def _check_tokenizer(
+    tok: TextTokenizer, episodes: Sequence[Episode]
+) -> dict[str, float]:
+    """Warn where a tokenizer cannot write the episodes; return the share of texts."""
+    share, text = unwritable_texts(tok, episodes)
+    if share:
+        print(
+            f"pretrain: the model's tokenizer cannot write {share:.1%} of the lines of "
+            f"states and of the actions: {text!r:.80} becomes "
+            f"{tok.decode(tok.encode(text))!r:.80}. No prediction of it can be right: "
+            "take a model with a byte-level tokenizer",
+            file=sys.stderr,
+        )
+    return {"unwritable_texts": share} if share else {}
 
 
 def cost(config: RunConfig, workload: Workload) -> Cost:

@@ -46,6 +46,18 @@ def test_every_command_has_help(command, capsys):
         assert "chat_cache.sqlite" in output
 
 
+LLAMA = json.dumps(
+    {
+        "model_type": "llama",
+        "vocab_size": 600,
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+    }
+)
+
+
 def test_the_help_names_every_command(capsys):
     with pytest.raises(SystemExit) as stop:
         run("--help")
@@ -136,6 +148,26 @@ def test_an_unknown_model_is_refused_before_anything_is_collected(capsys, tmp_pa
     for word in ("gigantic", "micro", "nano", "config.json"):
         assert word in error
     assert not (tmp_path / "r/stages").exists()
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"config.json": '{"model_type": "gpt2"}'}, "model_type must be one of"),
+        ({"config.json": "{}"}, "model_type"),
+        ({"config.json": LLAMA}, "tokenizer.json"),
+        ({"config.json": LLAMA, "tokenizer.json": "{}"}, "no tokenizer"),
+    ],
+)
+def test_a_model_that_cannot_be_used_is_refused_before_the_run(
+    capsys, tmp_path, files, message
+):
+    (tmp_path / "model").mkdir()
+    for name, content in files.items():
+        (tmp_path / "model" / name).write_text(content)
+    args = ("--preset", "tiny", "--run-dir", "r", "--env", CORRIDOR)
+    assert message in refused(capsys, "quickstart", *args, "--model", "model")
+    assert not (tmp_path / "r").exists()  # nor are another model's settings in its way
 
 
 # --- stages and directories --------------------------------------------------

@@ -260,6 +260,22 @@ def text_sizes(
     }
 
 
+def unwritable_texts(
+    tok: TextTokenizer, episodes: Sequence[Episode]
+) -> tuple[float, str]:
+    """Return the share of texts that a tokenizer does not give back, and one of them.
+
+    The texts are lines of states, and actions, each once. A tokenizer without the bytes
+    of all texts writes `<unk>` for a word that it does not have, or lower case for
+    upper.
+    """
+    steps = [t for e in episodes for t in e.transitions]
+    states = {state for t in steps for state in (t.state, t.next_state)}
+    texts = {line for state in states for line in state} | {t.action for t in steps}
+    wrong = sorted(x for x in texts if tok.decode(tok.encode(x)) != x)
+    return len(wrong) / max(len(texts), 1), min(wrong, key=len, default="")
+
+
 def _lines_per_state(episodes: Sequence[Episode]) -> float:
     states = {t.state for e in episodes for t in e.transitions}
     return round(float(np.mean([len(s) for s in states])), 2) if states else 0.0

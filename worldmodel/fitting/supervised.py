@@ -75,7 +75,10 @@ def fit(
     if not examples:
         raise ValueError("nothing to fit: no examples")
     width = row_tokens_for([*examples, *held_out], config.row_tokens)
-    examples, held_out = drop_too_long(examples, width), drop_too_long(held_out, width)
+    positions = model.config.max_position_embeddings
+    examples, held_out = (
+        drop_too_long(part, width, positions) for part in (examples, held_out)
+    )
     if config.context_loss_weight:
         examples = [with_context_loss(e, config.context_loss_weight) for e in examples]
     tokens = pack(examples, width)
@@ -133,23 +136,32 @@ def row_tokens_for(examples: Sequence[Example], width: int) -> int:
     return width if longest <= width else min(bucket(longest), MAX_WIDENING * width)
 
 
-def drop_too_long(examples: Sequence[Example], width: int) -> list[Example]:
-    """Return the examples that fit a row; the number of the others is printed.
+def drop_too_long(
+    examples: Sequence[Example], width: int, positions: int
+) -> list[Example]:
+    """Return the examples that fit a row and the positions of the model.
+
+    The number of the others is printed.
 
     Raises:
       ValueError: there are examples, and none of them fits.
     """
-    fitting = [e for e in examples if len(e.ids) <= width]
+    limit, cure = width, "shorten the states or widen the rows"
+    if positions < width:
+        limit = positions
+        cure = (
+            "these are all positions that the model has (max_position_embeddings): "
+            "shorten the states, or take another model"
+        )
+    fitting = [e for e in examples if len(e.ids) <= limit]
     if len(fitting) == len(examples):
         return fitting
     message = (
         f"{len(examples) - len(fitting)} of {len(examples)} examples are longer than"
     )
     if not fitting:
-        raise ValueError(
-            f"{message} {width} tokens: shorten the states or widen the rows"
-        )
-    print(f"fit: {message} {width} tokens and left out", file=sys.stderr)
+        raise ValueError(f"{message} {limit} tokens: {cure}")
+    print(f"fit: {message} {limit} tokens and left out", file=sys.stderr)
     return fitting
 
 

@@ -30,6 +30,8 @@ FEW_REPEATED = 50
 ONE_LINE, MANY_TOKENS = 1.1, 30
 """Mean lines of a state up to which it counts as one line, and its tokens from which on
 it is a long one."""
+UNWRITABLE = 0.01
+"""Share of lines and actions from which on a tokenizer does not fit them."""
 LOW_AGREEMENT = 0.8
 """Balanced accuracy of reveals that follow from the instruction; 0.5 is chance."""
 
@@ -75,6 +77,20 @@ def _garbled(figure: Mapping[str, Any]) -> Cause:
         f"The dream reproduces {percent(figure['mean'])} of {figure['count']} "
         "identifiers and numbers that it can only copy from its context.",
         "Fit it longer (pretrain.fit.steps), or take a larger --model.",
+    )
+
+
+def unwritable_text(evidence: Evidence) -> Cause | None:
+    """Return a cause if the tokenizer cannot write some lines or actions."""
+    share = evidence.number("pretrain", "unwritable_texts") or 0.0
+    if share < UNWRITABLE:
+        return None
+    return Cause(
+        "unwritable text",
+        f"The model's tokenizer cannot write {percent(share)} of the lines of states "
+        "and of the actions.",
+        "Take a model with a byte-level tokenizer, or write the states in the words "
+        "that it has.",
     )
 
 
@@ -198,6 +214,7 @@ def wrong_about_policy(evidence: Evidence) -> Cause | None:
 
 CHECKS = (
     hidden_state,
+    unwritable_text,
     long_lines,
     garbled_identifiers,
     low_fidelity,

@@ -498,7 +498,7 @@ def test_missing_files_are_named(saved, tmp_path):
         weights.load_model(tmp_path)
     index = {"weight_map": {"model.norm.weight": "model-00001-of-00002.safetensors"}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(FileNotFoundError, match="00001.*: missing, and .*index.json"):
+    with pytest.raises(FileNotFoundError, match=r"00001.*: missing, and .*index\.json"):
         weights.load_model(tmp_path)
 
 

@@ -3,11 +3,12 @@ import dataclasses
 
 import numpy as np
 import pytest
+import tokenizers
 
 from tests import doubles, helpers
 from worldmodel import fidelity, reasoning
 from worldmodel.backbone.model import create
-from worldmodel.data.records import Task
+from worldmodel.data.records import Task, Transition
 from worldmodel.experience.base import Query, query_after
 from worldmodel.experience.config import ExperienceConfig
 from worldmodel.experience.examples import (
@@ -17,6 +18,7 @@ from worldmodel.experience.examples import (
     text_sizes,
     texts_of,
     transition_examples,
+    unwritable_texts,
     variation_examples,
 )
 from worldmodel.experience.local import LocalExperienceModel
@@ -345,3 +347,25 @@ def test_room_for_actions_is_measured_on_what_may_be_imitated():
         ([lost], 0),
     ):
         assert text_sizes(tok, episodes, [])["action_tokens"] == tokens
+
+
+def test_texts_that_a_tokenizer_cannot_write_are_counted_once(tok):
+    state = ("a Key", "queue", "plain")
+    steps = [
+        Transition(state=state, action=action, next_state=state, rewards={})
+        for action in ("go", "Go", "Go")
+    ]
+    episode = dataclasses.replace(
+        doubles.expert(doubles.tasks("train")[0]),
+        transitions=tuple(steps),
+        success=None,
+    )
+    words = {w: i for i, w in enumerate("<unk> a key go plain".split())}
+    core = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
+    core.normalizer = tokenizers.normalizers.Lowercase()
+    core.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    share, example = unwritable_texts(TextTokenizer(core), [episode])
+    assert share == 3 / 5  # "a Key", "queue" and "Go" of five texts
+    assert example == "Go"
+    assert unwritable_texts(tok, [episode]) == (0.0, "")
+    assert unwritable_texts(tok, []) == (0.0, "")

@@ -1,3 +1,5 @@
+import dataclasses
+
 import chex
 import numpy as np
 import pytest
@@ -172,10 +174,25 @@ def of_length(*lengths):
 )
 def test_rows_are_as_wide_as_the_longest_example_needs(lengths, wide, kept, capsys):
     assert supervised.row_tokens_for(of_length(*lengths), WIDTH) == wide
-    held = supervised.drop_too_long(of_length(*lengths), wide)
+    held = supervised.drop_too_long(of_length(*lengths), wide, positions=1000)
     assert held == of_length(*lengths)[:kept]
     message = f"1 of {len(lengths)} examples are longer than {wide} tokens"
     assert (message in capsys.readouterr().err) == (kept < len(lengths))
+
+
+def test_examples_beyond_the_positions_of_the_model_are_left_out(
+    small_model, tmp_path, capsys
+):
+    config = dataclasses.replace(small_model.config, max_position_embeddings=WIDTH)
+    short = small_model._replace(config=config)
+    supervised.fit(
+        short, of_length(3, WIDTH + 1), fit_config(steps=1), seed=0, directory=tmp_path
+    )
+    assert f"1 of 2 examples are longer than {WIDTH} tokens" in capsys.readouterr().err
+    with pytest.raises(ValueError, match=r"all positions .*max_position_embeddings"):
+        supervised.fit(
+            short, of_length(WIDTH + 1), fit_config(), seed=0, directory=tmp_path / "2"
+        )
 
 
 def test_an_example_that_fits_no_row_at_all_is_an_error(small_model, tmp_path):

@@ -1,4 +1,4 @@
-"""States of one long line as the cause of a dream that is often wrong."""
+"""Texts as the cause of a wrong dream: one long line, a tokenizer without the words."""
 
 import pytest
 
@@ -31,3 +31,16 @@ def test_long_lines_are_named_where_the_dream_is_wrong(some, named):
         assert "28 % of 200" in cause.sentence
         assert "SplitLines" in cause.advice
     assert dream_causes.long_lines in dream_causes.CHECKS
+
+
+@pytest.mark.parametrize(
+    ("share", "named"), [(0.25, True), (0.002, False), (None, False)]
+)
+def test_a_tokenizer_that_cannot_write_the_texts_is_named(share, named):
+    cause = dream_causes.unwritable_text(
+        Evidence({}, {"pretrain": {"unwritable_texts": share}})
+    )
+    assert (cause is not None) == named
+    if cause is not None:
+        assert "cannot write 25 % of the lines" in cause.sentence
+    assert dream_causes.unwritable_text in dream_causes.CHECKS
