@@ -245,9 +245,9 @@ def load_model(
     config = load_config(directory)
     tokenizer = TextTokenizer.load(directory)
     size, rows = tokenizer.vocab_size, config.vocab_size
-    if beyond := int(tokenizer.text_mask()[rows:].sum()):
+    if unfit := int(tokenizer.text_mask()[rows:].sum()):
         raise ValueError(
-            f"{directory}: the tokenizer has {beyond:,} tokens of text beyond the "
+            f"{directory}: the tokenizer has {unfit:,} tokens of text beyond the "
             f"{rows:,} of the model (vocab_size): is it another model's?"
         )
     return _load_decoder(Path(directory), size, dtype, mesh), tokenizer
