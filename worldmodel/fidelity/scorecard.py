@@ -32,7 +32,7 @@ from worldmodel.fidelity.facts import known_facts, preserves
 from worldmodel.fidelity.instruction import instruction_agreement
 from worldmodel.fidelity.open_loop import episodes_within, open_loop
 from worldmodel.text.identifiers import Shares, task_shares
-from worldmodel.text.novelty import novel_words
+from worldmodel.text.novelty import novel_words, words_of
 from worldmodel.text.prompts import outcome_of
 from worldmodel.text.state_format import StateFormat, format_error, state_format
 
@@ -90,6 +90,11 @@ def score(
         None those of the scored ones, of which no word is unseen.
       instruction: how well reveals show what the task's instruction says
         (instruction.py), on up to a quarter of the limit of further cases.
+      missing_words: of the well-formed answers with a wrong next state, without
+        reveals, the share that lacks a word which the real episode shows there for the
+        first time (`new`: where nobody could know it, the environment should report a
+        reveal), and the share that lacks one which earlier states hold and the present
+        one does not (`earlier`: the model has forgotten it).
       malformed: answers with an error; they are never correct and predict no reward.
       hallucinated, reveals: see _content. open_loop: episodes dreamed from their real
         actions: one, and as many more as fit into `open_loop_steps` (None:
@@ -116,6 +121,7 @@ def score(
         "done": _ends(sampled, answers),
         "copying": copy_accuracy(sampled, answers, shares or task_shares(episodes)),
         "instruction": instruction_agreement(model, episodes, limit=max(limit // 4, 2)),
+        "missing_words": _missing_words(sampled, answers),
         "malformed": _rate(
             (a.error is not None, c) for c, a in _pairs(sampled, answers)
         ),
@@ -226,6 +232,21 @@ def _states(sampled: Sequence[Case], answers: Sequence[Prediction]) -> dict[str,
             "recall": Rate.of(*recall).json(),
         },
     }
+
+
+def _missing_words(
+    sampled: Sequence[Case], answers: Sequence[Prediction]
+) -> dict[str, Any]:
+    """Return how often wrong next states lack new and earlier words of the episode."""
+    new, earlier = Rate(), Rate()
+    for c, a in _pairs(sampled, answers):
+        if c.kind == "reveal" or a.error is not None:
+            continue
+        if a.next_state != c.transition.next_state:
+            words = {w for line in a.next_state for w in words_of(line)}
+            new.add(bool(c.new_words - words), c.weight)
+            earlier.add(bool(c.earlier_words - words), c.weight)
+    return {"new": new.json(), "earlier": earlier.json()}
 
 
 def _rewards(

@@ -4,7 +4,7 @@ The scorecard and the numbers of stages -> what the experience model gets wrong,
 what to change. All are pure functions; causes.py puts them in order.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dreamgym.evaluation.diagnosis.evidence import Cause, Evidence, fit_more
@@ -32,6 +32,11 @@ ONE_LINE, MANY_TOKENS = 1.1, 30
 it is a long one."""
 UNWRITABLE = 0.01
 """Share of lines and actions from which on a tokenizer does not fit them."""
+MANY_MISSING = 0.2
+"""Share of the wrong next states that lack a word which the state does not hold, above
+which a longer fit does not help alone."""
+FEW_WRONG = 20
+"""Wrong next states below which this share says little."""
 LOW_AGREEMENT = 0.8
 """Balanced accuracy of reveals that follow from the instruction; 0.5 is chance."""
 
@@ -131,8 +136,32 @@ def _states_below(evidence: Evidence, threshold: float) -> Cause | None:
         "low fidelity",
         f"The dream has {percent(figure['mean'])} of {figure['count']} predictable "
         "next states right.",
-        fit_more(evidence),
+        " ".join([fit_more(evidence), *_missing_words(evidence)]),
     )
+
+
+def _missing_words(evidence: Evidence) -> Iterator[str]:
+    """Yield sentences on wrong next states that no longer fit can mend."""
+    for name, which, advice in (
+        (
+            "earlier",
+            "that earlier states of the episode hold and the present one does not",
+            "Keep it in the state (KeepLines or RecentReplies of "
+            "dreamgym.envs.wrappers).",
+        ),
+        (
+            "new",
+            "that the episode had not shown before",
+            "If nobody could know it (what lies in a drawer), let the environment "
+            'say so (info["reveals"]): else it counts as an error.',
+        ),
+    ):
+        figure = evidence.figure("missing_words", name)
+        if figure["count"] >= FEW_WRONG and figure["mean"] > MANY_MISSING:
+            yield (
+                f"Of {figure['count']} wrong ones, {percent(figure['mean'])} lack a "
+                f"word {which}. {advice}"
+            )
 
 
 def low_ends(evidence: Evidence) -> Cause | None:

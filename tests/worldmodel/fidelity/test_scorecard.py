@@ -4,6 +4,7 @@ import pytest
 
 from tests import helpers
 from worldmodel import fidelity
+from worldmodel.data.records import Task, Transition
 from worldmodel.experience.base import Prediction
 from worldmodel.text.prompts import outcome_of
 
@@ -284,6 +285,48 @@ def test_inventions_are_told_from_mistakes():
 
     assert at("the lamp is open") == 0.0  # wrong, but of known words
     assert at("a dragon") == 1.0
+
+
+def test_missing_words_by_hand():
+    """A shell: what a folder holds is new, and then forgotten by the state."""
+    task = Task(id="t", instruction="look around")
+
+    def step(state, action, next_state, **more):
+        return Transition(
+            state=state, action=action, next_state=next_state, rewards={}, **more
+        )
+
+    root, folder = ("/ a b",), ("/a apple",)
+    steps = (step(root, "cd a", folder), step(folder, "cd ..", root))
+    flagged = (step(root, "cd a", folder, reveals=False), steps[1])
+
+    def scored(transitions, change):
+        # Ten tasks have the apple, so that it is a word of the vocabulary.
+        episodes = [
+            dataclasses.replace(
+                SEED,
+                id=f"e{i}",
+                task=dataclasses.replace(task, id=f"t{i}"),
+                transitions=transitions,
+            )
+            for i in range(10)
+        ]
+        card = fidelity.score(Truth(episodes, change), episodes, limit=99)
+        return card["missing_words"]
+
+    def other(p, state):
+        return p._replace(next_state=("/a pear",) if state == root else ("/",))
+
+    wrong = scored(steps, other)
+    assert {k: (v["mean"], v["count"]) for k, v in wrong.items()} == {
+        "new": (0.5, 20),  # the apple, in one of two wrong next states
+        "earlier": (0.5, 20),  # b, in the other
+    }
+    # Where the environment says that nothing was revealed, it could be known.
+    assert scored(flagged, other)["new"]["mean"] == 0.0
+    assert scored(steps, None)["new"]["count"] == 0
+    partly = scored(steps, lambda p, _: p._replace(next_state=(*p.next_state, "x")))
+    assert (partly["new"]["mean"], partly["earlier"]["mean"]) == (0.0, 0.0)
 
 
 def test_reveals_are_weighed_against_the_real_ones():

@@ -1,4 +1,4 @@
-"""Texts as the cause of a wrong dream: one long line, a tokenizer without the words."""
+"""Texts as the cause of a wrong dream: long lines, words that nothing holds."""
 
 import pytest
 
@@ -31,6 +31,31 @@ def test_long_lines_are_named_where_the_dream_is_wrong(some, named):
         assert "28 % of 200" in cause.sentence
         assert "SplitLines" in cause.advice
     assert dream_causes.long_lines in dream_causes.CHECKS
+
+
+def missing(count=60, **shares):
+    rates = {name: {"mean": share, "count": count} for name, share in shares.items()}
+    scorecard = {"exact": {"predictable": {"mean": 0.5, "count": 200}}}
+    return Evidence({"fidelity": scorecard | {"missing_words": rates}}, {})
+
+
+@pytest.mark.parametrize(
+    ("some", "words"),
+    [
+        (missing(earlier=0.43, new=0.1), ["43 % lack a word that earlier states"]),
+        (missing(earlier=0.1, new=0.26), ["26 % lack a word that the episode had not"]),
+        (missing(earlier=0.43, new=0.26), ["KeepLines", 'info["reveals"]']),
+        (missing(earlier=0.1, new=0.1), []),
+        (missing(earlier=0.9, new=0.9, count=10), []),
+        (missing(), []),  # a scorecard of an earlier version
+    ],
+)
+def test_words_that_the_state_does_not_hold_are_named(some, words):
+    cause = dream_causes.low_fidelity(some)
+    assert cause.advice.startswith("Fit it longer")
+    for word in words:
+        assert word in cause.advice
+    assert ("lack a word" in cause.advice) == bool(words)
 
 
 @pytest.mark.parametrize(
