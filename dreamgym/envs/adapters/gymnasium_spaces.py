@@ -136,7 +136,14 @@ def _numbers(value: Any) -> str:
     array = np.ravel(np.asarray(value))
     if array.dtype.kind in "iub":
         return " ".join(str(int(n)) for n in array)
-    return " ".join(f"{float(n):.3g}" for n in array)
+    return " ".join(map(_real, map(float, array)))
+
+
+def _real(number: float) -> str:
+    """Return a number with four digits, but all before the point; no -0."""
+    if number.is_integer():
+        return f"{number + 0.0:.0f}"
+    return f"{number:.1f}" if abs(number) >= 1000 else f"{number:.4g}"
 
 
 def _is_count(space: spaces.Space) -> bool:

@@ -41,6 +41,10 @@ PREFIXES = (PREFIX, "gym:")
 SEEDS = 1000
 """Tasks of a split, at most; and seeds among which different starts are looked for."""
 
+LIMITS = ("max_episode_steps", "_max_episode_steps", "max_steps")
+"""Attributes by which environments without a registered limit name theirs."""
+_WORDS = {"True": True, "False": False, "None": None}
+
 Table = Mapping[int, Mapping[int, list[Any]]]
 """P[state][action] -> (probability, next state, reward, terminated) of each outcome."""
 
@@ -59,8 +63,9 @@ class GymnasiumText(TextEnv):
         self._best_end = None if self._table is None else _best_end(self._table)
         self.deterministic = self._table is not None and not _draws(self._table)
         spec = self._env.spec
-        self.max_episode_steps = None if spec is None else spec.max_episode_steps
+        self.max_episode_steps = _step_limit(self._env)
         self._threshold = None if spec is None else spec.reward_threshold
+        self._mask: list[bool] | None = None
         self._open = False
 
     def reset(
@@ -70,8 +75,9 @@ class GymnasiumText(TextEnv):
         super().reset(seed=seed)
         task = (options or {}).get("task")
         seed = seed if task is None else task.options.get("seed", seed)
-        observation, _ = self._env.reset(seed=seed)
+        observation, info = self._env.reset(seed=seed)
         self._observation, self._open, self._steps = observation, True, 0
+        self._mask = _mask_of(info, self._actions)
         self._return = 0.0
         name = self.gym_id.split("/")[-1].rpartition("-v")[0] or self.gym_id
         instruction = instruction_in(self._env.observation_space, observation)
@@ -96,6 +102,7 @@ class GymnasiumText(TextEnv):
             action if self._actions is None else self._actions[action]
         )
         self._observation, reward, terminated, truncated, info = result
+        self._mask = _mask_of(info, self._actions)
         reward, terminated = float(reward), bool(terminated)
         self._return += reward
         # Refused actions take steps, and cost nothing: an episode that they have cut
@@ -103,14 +110,18 @@ class GymnasiumText(TextEnv):
         success = self._succeeded(reward, terminated, bool(truncated), info)
         truncated = (bool(truncated) or late) and not terminated
         self._open = not (terminated or truncated)
-        step_info = {"success": success, "invalid": False}
+        step_info = {"success": success, "invalid": False, **_flags(info)}
         return self._text(reward), reward, terminated, truncated, step_info
 
     def _succeeded(
         self, reward: float, terminated: bool, truncated: bool, info: Mapping[str, Any]
     ) -> bool:
         for name in ("success", "is_success"):
-            if name in info:
+            if info.get(name) is not None:
+                if isinstance(info[name], str):
+                    raise TypeError(
+                        f"info[{name!r}] must be a bool, got {info[name]!r}"
+                    )
                 return bool(info[name])
         if self._table is not None:
             return terminated and reward == self._best_end
@@ -120,9 +131,8 @@ class GymnasiumText(TextEnv):
 
     def _text(self, reward: float) -> str:
         lines = self._lines()
-        decode: Any = getattr(self._env.unwrapped, "decode", None)
-        if decode is not None and isinstance(self._observation, int | np.integer):
-            lines.append(f"parts {' '.join(map(str, decode(self._observation)))}")
+        if isinstance(self._observation, int | np.integer):
+            lines += _decoded(self._env, self._observation)
         if self._env.render_mode == "ansi":
             lines += _rendering(self._env.render())
         return "\n".join([*lines, f"reward {reward:g}"])
@@ -169,9 +179,12 @@ class GymnasiumTextWithActions(GymnasiumText):
     """
 
     def valid_actions(self) -> list[str]:
-        """Return every action of the space."""
+        """Return every action of the space; those of `info["action_mask"]`, if any."""
         assert self._actions is not None
-        return list(self._actions)
+        if self._mask is None:
+            return list(self._actions)
+        pairs = zip(self._actions, self._mask, strict=True)
+        return [action for action, possible in pairs if possible]
 
 
 class GymnasiumTextWithExpert(GymnasiumTextWithActions):
@@ -186,7 +199,7 @@ class GymnasiumTextWithExpert(GymnasiumTextWithActions):
         """Return a shortest plan to a successful end; empty where there is none."""
         assert self._table is not None
         assert self._actions is not None
-        start = int(self._env.get_wrapper_attr("s"))
+        start = int(getattr(self._env.unwrapped, "s"))  # noqa: B009 (of no known type)
         plan = _shortest(self._table, start, self._best_end)
         texts = {value: text for text, value in self._actions.items()}
         return [texts[action] for action in plan]
@@ -199,13 +212,17 @@ def adapter(spec: str) -> type[GymnasiumText]:
       ValueError: Gymnasium does not know the id, or its spaces are not text.
     """
     gym_id, _, query = spec.partition(":")[2].partition("?")
-    options = {k: _value(v) for k, v in named_settings(spec, query).items()}
+    options = {k: _value(spec, k, v) for k, v in named_settings(spec, query).items()}
     try:
         with warnings.catch_warnings():  # the error says it too
             warnings.simplefilter("ignore", DeprecationWarning)
             env = gymnasium.make(gym_id, **options)
     except (gymnasium.error.Error, TypeError, ImportError) as error:
         raise ValueError(f"environment {spec!r}: {error}") from error
+    except Exception as error:  # whatever an environment's __init__ raises
+        raise ValueError(
+            f"environment {spec!r} cannot be made: {type(error).__name__}: {error}"
+        ) from error
     try:
         base = _class_of(env)
     except ValueError as error:
@@ -230,7 +247,8 @@ def _class_of(env: gymnasium.Env) -> type[GymnasiumText]:
     if action_texts(env) is None:
         return GymnasiumText
     table = _table_of(env)
-    solvable = table is not None and not _draws(table)
+    # Where the environment stands in its table has to be known, too.
+    solvable = table is not None and not _draws(table) and _has_place(env)
     return GymnasiumTextWithExpert if solvable else GymnasiumTextWithActions
 
 
@@ -245,8 +263,84 @@ def _rendering(text: Any) -> list[str]:
 
 
 def _table_of(env: gymnasium.Env) -> Table | None:
-    """Return the table of transitions that an environment has, if it has one."""
-    return getattr(env.unwrapped, "P", None)
+    """Return the table of transitions that an environment has, if it has one.
+
+    None where a wrapper changes what the environment shows, pays or is given.
+    """
+    table = getattr(env.unwrapped, "P", None)
+    return table if _is_table(table) and not _is_transformed(env) else None
+
+
+def _is_table(table: Any) -> bool:
+    try:
+        outcomes = list(_outcomes(table))
+        return bool(outcomes) and all(
+            math.isfinite(p)
+            and math.isfinite(reward)
+            and isinstance(end, bool | np.bool_)
+            for p, _, reward, end in outcomes
+        )
+    except (AttributeError, TypeError, ValueError):
+        return False
+
+
+def _is_transformed(env: gymnasium.Env) -> bool:
+    wrappers = (
+        gymnasium.ActionWrapper,
+        gymnasium.ObservationWrapper,
+        gymnasium.RewardWrapper,
+    )
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, wrappers):
+            return True
+        env = env.env
+    return False
+
+
+def _has_place(env: gymnasium.Env) -> bool:
+    """Return whether an environment says in which state of its table it is."""
+    env.reset(seed=0)
+    return isinstance(getattr(env.unwrapped, "s", None), int | np.integer)
+
+
+def _decoded(env: gymnasium.Env, observation: Any) -> list[str]:
+    """Return what `decode` of an environment says of its number, where it has one."""
+    decode: Any = getattr(env.unwrapped, "decode", None)
+    if decode is None or _is_transformed(env):
+        return []
+    try:
+        return [f"parts {' '.join(map(str, decode(observation)))}"]
+    except Exception:  # another kind of decode
+        return []
+
+
+def _step_limit(env: gymnasium.Env) -> int | None:
+    """Return the steps of an episode, by the id or the environment itself."""
+    declared = None if env.spec is None else env.spec.max_episode_steps
+    for limit in (declared, *(getattr(env.unwrapped, n, None) for n in LIMITS)):
+        if isinstance(limit, int) and limit > 0:
+            return limit
+    return None
+
+
+def _mask_of(
+    info: Mapping[str, Any], actions: Mapping[str, Any] | None
+) -> list[bool] | None:
+    """Return which actions are possible, where `info` has a mask of them all."""
+    mask = info.get("action_mask")
+    if mask is None or actions is None:
+        return None
+    flags = [bool(flag) for flag in np.ravel(mask)]
+    return flags if len(flags) == len(actions) and any(flags) else None
+
+
+def _flags(info: Mapping[str, Any]) -> dict[str, bool]:
+    """Return what a step's `info` says in the words of this contract."""
+    return {
+        name: bool(info[name])
+        for name in ("invalid", "reveals")
+        if isinstance(info.get(name), bool | np.bool_)
+    }
 
 
 def _split_of(start: str) -> str:
@@ -255,8 +349,16 @@ def _split_of(start: str) -> str:
     return "train" if place < 7 else "dev" if place == 7 else "test"
 
 
-def _value(text: str) -> Any:
-    """A JSON value, such as false or 4; otherwise the text itself."""
+def _value(spec: str, name: str, text: str) -> Any:
+    """A JSON value or one of Python's words, such as false or 4; else the text itself.
+
+    Raises:
+      ValueError: there is no value.
+    """
+    if not text:
+        raise ValueError(f"environment {spec!r}: expected {name}=value, got no value")
+    if text in _WORDS:
+        return _WORDS[text]
     try:
         return json.loads(text)
     except ValueError:
