@@ -13,7 +13,7 @@ from dreamgym.config.shapes import MODELS
 from dreamgym.run.directory import Run, RunError
 from worldmodel.backbone.mesh import shard
 from worldmodel.backbone.model import Model, create
-from worldmodel.backbone.weights import load_config, load_model, save_model
+from worldmodel.backbone.weights import check_model_directory, load_model, save_model
 from worldmodel.data.records import Episode, iter_episodes
 from worldmodel.experience.examples import train_tokenizer
 from worldmodel.fitting import supervised
@@ -30,7 +30,7 @@ def check_model(name: str) -> None:
 
     Raises:
       RunError: neither a known shape nor a model directory.
-      ValueError, OSError: the directory's config.json or tokenizer cannot be used.
+      ValueError, OSError: the directory cannot be used (check_model_directory).
     """
     if name in MODELS:
         return
@@ -39,8 +39,7 @@ def check_model(name: str) -> None:
             f"--model {name!r}: expected one of {sorted(MODELS)} or a directory "
             "with config.json, *.safetensors and tokenizer.json"
         )
-    load_config(name)
-    TextTokenizer.load(name)
+    check_model_directory(name)
 
 
 def initial_model(

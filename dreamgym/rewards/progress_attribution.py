@@ -8,7 +8,6 @@ Unlike in the paper the estimator reads a step alone, without the steps before i
 that a step which changes nothing does not change what the other steps are paid.
 """
 
-import functools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,6 +30,7 @@ from worldmodel.backbone.scalar_head import with_scalar_head
 from worldmodel.data.records import Episode
 from worldmodel.fitting.arrays import AnyArray, Ratio
 from worldmodel.fitting.batches import Tokens
+from worldmodel.fitting.learner import bind
 from worldmodel.text.tokenizer import TextTokenizer
 
 WON = 0.5
@@ -119,7 +119,7 @@ def fit(
     ]
     batches = AttemptBatches(groups, size, width=c.row_tokens, seed=seed)
     start = with_scalar_head(model)
-    loss = functools.partial(_loss, attempts=size)
+    loss = bind(_loss, attempts=size)
     learner = score_learner(start, loss, c.learning_rate, c.steps)
     params, curve = fit_batches(
         learner, batches, c, measure="right", directory=directory, progress=progress

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import tokenizers
 
 from dreamgym.cli import runs as cli_runs
 from dreamgym.config.presets import preset, with_control
@@ -46,6 +47,7 @@ def test_every_command_has_help(command, capsys):
         assert "chat_cache.sqlite" in output
 
 
+TOKENIZER = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0}, [])).to_str()
 LLAMA = json.dumps(
     {
         "model_type": "llama",
@@ -157,6 +159,7 @@ def test_an_unknown_model_is_refused_before_anything_is_collected(capsys, tmp_pa
         ({"config.json": "{}"}, "model_type"),
         ({"config.json": LLAMA}, "tokenizer.json"),
         ({"config.json": LLAMA, "tokenizer.json": "{}"}, "no tokenizer"),
+        ({"config.json": LLAMA, "tokenizer.json": TOKENIZER}, "no *.safetensors"),
     ],
 )
 def test_a_model_that_cannot_be_used_is_refused_before_the_run(

@@ -33,6 +33,9 @@ from worldmodel.text.tokenizer import EXTRA_FILES, TextTokenizer, Vocabulary
 MAX_SHARD_BYTES = 2 << 30
 """Bytes of one file; a larger model is written as several and an index."""
 
+ROWS_READ = 4096
+"""Rows of a table that are compared at once."""
+
 Index = tuple[slice, ...]
 
 
@@ -93,8 +96,14 @@ def _indexed_files(root: Path, index: Path) -> list[Path]:
 
 def _equal(files: _Files, *names: str) -> bool:
     """Return whether two tensors are equal; one of them may be missing."""
-    tensors = [files.read(n, (slice(None),) * 2) for n in names if n in files.names]
-    return len(tensors) < 2 or np.array_equal(*tensors)
+    if not set(names) <= files.names:
+        return True
+    shapes = [files.shape(name) for name in names]
+    if shapes[0] != shapes[1]:
+        return False
+    rows = shapes[0][0]
+    blocks = (slice(i, min(i + ROWS_READ, rows)) for i in range(0, rows, ROWS_READ))
+    return all(np.array_equal(*(files.read(n, (b,)) for n in names)) for b in blocks)
 
 
 def _parameter_shape(path: tuple[Any, ...], shape: Sequence[int]) -> tuple[int, ...]:
@@ -242,15 +251,28 @@ def load_model(
         have no row; the message names it.
     """
     checksums.verify_checksums(Path(directory))
-    config = load_config(directory)
+    tokenizer = check_model_directory(directory)
+    size = tokenizer.vocab_size
+    return _load_decoder(Path(directory), size, dtype, mesh), tokenizer
+
+
+def check_model_directory(directory: str | os.PathLike) -> TextTokenizer:
+    """Return the tokenizer of a model's directory; no tensor is read.
+
+    Raises:
+      FileNotFoundError: a file of the directory is missing.
+      ValueError: this decoder lacks the architecture or an option, or tokens of the
+        tokenizer have no row.
+    """
+    rows = load_config(directory).vocab_size
     tokenizer = TextTokenizer.load(directory)
-    size, rows = tokenizer.vocab_size, config.vocab_size
+    _tensor_files(Path(directory))
     if unfit := int(tokenizer.text_mask()[rows:].sum()):
         raise ValueError(
             f"{directory}: the tokenizer has {unfit:,} tokens of text beyond the "
             f"{rows:,} of the model (vocab_size): is it another model's?"
         )
-    return _load_decoder(Path(directory), size, dtype, mesh), tokenizer
+    return tokenizer
 
 
 def save_model(

@@ -17,7 +17,7 @@ from worldmodel.data.invalid_actions import is_invalid
 from worldmodel.data.records import Episode, State, Transition
 from worldmodel.experience.base import Query, content_seed, query_after
 from worldmodel.text.identifiers import common_words
-from worldmodel.text.novelty import is_reveal, novel_words
+from worldmodel.text.novelty import is_reveal
 from worldmodel.text.prompts import number_text
 
 KINDS = ("unchanged", "one_line", "many_lines", "reveal")
@@ -26,19 +26,14 @@ KINDS = ("unchanged", "one_line", "many_lines", "reveal")
 class Case(NamedTuple):
     """A query, the real transition, its kind, and its weight in transitions.
 
-    `new_words` are those of the next state that the episode had not shown before; none
-    where the environment says whether the step reveals something. In a case that is no
-    reveal, other tasks have the words: they can be known (the answer `wrong`), or they
-    are some of a few that recur (an apple in a drawer). `earlier_words` are those that
-    only earlier states of the episode hold, not the present one.
+    `earlier` are the lines of the episode's states before the present one.
     """
 
     query: Query
     transition: Transition
     kind: str
     weight: float = 1.0
-    new_words: frozenset[str] = frozenset()
-    earlier_words: frozenset[str] = frozenset()
+    earlier: tuple[str, ...] = ()
 
 
 class NearMiss(NamedTuple):
@@ -222,13 +217,8 @@ def _case(
 ) -> Case:
     """Return the case of one step, its kind decided by all available evidence."""
     t, query = e.transitions[step], _query(e, step, e.transitions[step].action)
-    history = [line for x in e.transitions[:step] for line in x.state]
-    context = (t.state, t.action, e.task.instruction, t.next_state)
-    new_words = frozenset(novel_words(*context, history))
-    earlier_words = frozenset(novel_words(*context)) - new_words
-    if t.reveals is not None:  # the environment knows what can be known
-        new_words = frozenset()
-    history.append(known.vocabulary.get(e.task.family, ""))
+    earlier = tuple(line for x in e.transitions[:step] for line in x.state)
+    history = (*earlier, known.vocabulary.get(e.task.family, ""))
     kind = kind_of(t, e.task.instruction, history)
     if kind == "reveal" and t.reveals is None:
         next_states = known.outcomes[e.task.instruction, t.state, t.action]
@@ -239,7 +229,7 @@ def _case(
         replayed = replay(query)
         if replayed is not None and replayed.next_state != t.next_state:
             kind = "reveal"
-    return Case(query, t, kind, weight, new_words, earlier_words)
+    return Case(query, t, kind, weight, earlier)
 
 
 def _query(episode: Episode, step: int, action: str) -> Query:

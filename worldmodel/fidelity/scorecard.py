@@ -92,9 +92,9 @@ def score(
         (instruction.py), on up to a quarter of the limit of further cases.
       missing_words: of the well-formed answers with a wrong next state, without
         reveals, the share that lacks a word which the real episode shows there for the
-        first time (`new`: where nobody could know it, the environment should report a
-        reveal), and the share that lacks one which earlier states hold and the present
-        one does not (`earlier`: the model has forgotten it).
+        first time (`new`, where the environment does not say what it reveals: if nobody
+        could know it, it should report a reveal), and the share that lacks one which
+        earlier states hold and the present one does not (`earlier`: it is forgotten).
       malformed: answers with an error; they are never correct and predict no reward.
       hallucinated, reveals: see _content. open_loop: episodes dreamed from their real
         actions: one, and as many more as fit into `open_loop_steps` (None:
@@ -243,9 +243,15 @@ def _missing_words(
         if c.kind == "reveal" or a.error is not None:
             continue
         if a.next_state != c.transition.next_state:
-            words = {w for line in a.next_state for w in words_of(line)}
-            new.add(bool(c.new_words - words), c.weight)
-            earlier.add(bool(c.earlier_words - words), c.weight)
+            t, words = c.transition, set(words_of(" ".join(a.next_state)))
+            context = (t.state, t.action, c.query.task.instruction, t.next_state)
+            # In a case that is no reveal other tasks have them: they can be known (the
+            # answer `wrong`), or are some of a few that recur (an apple in a drawer).
+            new_words = novel_words(*context, c.earlier)
+            earlier_words = novel_words(*context) - new_words
+            earlier.add(bool(earlier_words - words), c.weight)
+            if t.reveals is None:  # else the environment knows what can be known
+                new.add(bool(new_words - words), c.weight)
     return {"new": new.json(), "earlier": earlier.json()}
 
 

@@ -66,6 +66,8 @@ class ComputeConfig:
             raise ValueError(
                 f"dtype must be 'float32' or 'bfloat16', got {self.dtype!r}"
             )
+        for name in ("frozen", "extra_trainable"):  # hashable, also where it is a list
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         if not 0 <= self.ema_decay < 1:
             raise ValueError(f"ema_decay must be in [0, 1), got {self.ema_decay}")
 

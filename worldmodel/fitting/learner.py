@@ -31,7 +31,8 @@ from worldmodel.fitting.optimizer import optimizer
 Loss = Callable[..., tuple[Ratio, dict[str, Ratio]]]
 
 BOUND = 64
-"""Functions with settings that are held; the oldest are traced and compiled again."""
+"""Functions with arguments that are held, with their compiled programs; those that were
+not used for longest are let go, and compiled again where they are needed."""
 
 
 @functools.lru_cache(maxsize=BOUND, typed=True)

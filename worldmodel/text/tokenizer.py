@@ -56,7 +56,8 @@ EXTRA_FILES = (
     "chat_template.jinja",
     "generation_config.json",
 )
-"""Files of a tokenizer's directory that are copied unchanged."""
+"""Files of a tokenizer's directory that are copied. Into the last one `save_model`
+writes the ends of texts."""
 OTHER_FORMATS = ("vocab.json", "tokenizer.model", "vocab.txt")
 """Files that hold a tokenizer where there is no tokenizer.json."""
 
@@ -103,6 +104,8 @@ def _read(directory: str | os.PathLike) -> tuple[Tokenizer, dict[str, bytes]]:
     if not path.is_file() and not others:
         raise FileNotFoundError(f"{path}: expected a Hugging Face tokenizer.json")
     paths = {n: Path(directory, n) for n in EXTRA_FILES}
+    if paths["generation_config.json"].is_file():  # read again when it is saved
+        read_json_object(paths["generation_config.json"])
     try:
         core = Tokenizer.from_file(str(path)) if path.is_file() else _convert(directory)
     except Exception as error:  # the libraries raise nothing more exact

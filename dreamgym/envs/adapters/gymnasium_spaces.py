@@ -8,7 +8,7 @@ Box(2, 3)                                 observation 0 0.5 1
                                           observation 1 0 0
 Text                                      its own lines
 
-Numbers with a fraction have three digits.
+Numbers have four digits, and more where more stand before the point.
 """
 
 import enum
@@ -26,6 +26,9 @@ MAX_ACTIONS = 200
 """Actions of a space, at most: each one is a valid action."""
 MAX_NUMBERS = 400
 """Numbers of a part of an observation, at most."""
+LARGE = 1e15
+"""Numbers from which on all digits would say nothing."""
+
 OBSERVATION = "observation"
 
 
@@ -140,7 +143,9 @@ def _numbers(value: Any) -> str:
 
 
 def _real(number: float) -> str:
-    """Return a number with four digits, but all before the point; no -0."""
+    """Return a number with four digits, and all of those before the point; no -0."""
+    if not abs(number) < LARGE:
+        return f"{number:.4g}"
     if number.is_integer():
         return f"{number + 0.0:.0f}"
     return f"{number:.1f}" if abs(number) >= 1000 else f"{number:.4g}"

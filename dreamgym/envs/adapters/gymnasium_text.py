@@ -20,7 +20,7 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import gymnasium
@@ -32,8 +32,17 @@ from dreamgym.envs.adapters.gymnasium_spaces import (
     observation_lines,
     unsupported_observation,
 )
+from dreamgym.envs.adapters.gymnasium_tables import (
+    best_end,
+    draws_lots,
+    is_transformed,
+    place_in,
+    shortest_plan,
+    table_of,
+)
 from dreamgym.envs.base import SPLITS, TextEnv
 from dreamgym.envs.importing import named_settings
+from dreamgym.envs.limits import is_step_limit
 from worldmodel.data.records import Task
 
 PREFIX = "gymnasium:"
@@ -44,9 +53,6 @@ SEEDS = 1000
 LIMITS = ("max_episode_steps", "_max_episode_steps", "max_steps")
 """Attributes by which environments without a registered limit name theirs."""
 _WORDS = {"True": True, "False": False, "None": None}
-
-Table = Mapping[int, Mapping[int, list[Any]]]
-"""P[state][action] -> (probability, next state, reward, terminated) of each outcome."""
 
 
 class GymnasiumText(TextEnv):
@@ -59,11 +65,10 @@ class GymnasiumText(TextEnv):
         super().__init__()
         self._env = gymnasium.make(self.gym_id, **self.gym_options)
         self._actions = action_texts(self._env)
-        self._table = _table_of(self._env)
-        self._best_end = None if self._table is None else _best_end(self._table)
-        self.deterministic = self._table is not None and not _draws(self._table)
+        self._table = table_of(self._env)
+        self._best_end = None if self._table is None else best_end(self._table)
+        self.deterministic = self._table is not None and not draws_lots(self._table)
         spec = self._env.spec
-        self.max_episode_steps = _step_limit(self._env)
         self._threshold = None if spec is None else spec.reward_threshold
         self._mask: list[bool] | None = None
         self._open = False
@@ -77,9 +82,10 @@ class GymnasiumText(TextEnv):
         seed = seed if task is None else task.options.get("seed", seed)
         observation, info = self._env.reset(seed=seed)
         self._observation, self._open, self._steps = observation, True, 0
-        self._mask = _mask_of(info, self._actions)
+        self._mask = _mask_of(info, self._env.action_space)
         self._return = 0.0
-        name = self.gym_id.split("/")[-1].rpartition("-v")[0] or self.gym_id
+        name = re.split("[/:]", self.gym_id)[-1]
+        name = name.rpartition("-v")[0] or name
         instruction = instruction_in(self._env.observation_space, observation)
         return self._text(0.0), {"instruction": instruction or f"win {name}"}
 
@@ -98,11 +104,12 @@ class GymnasiumText(TextEnv):
             self._open = not late
             text = f"{self._text(0.0)}\nunknown action"
             return text, 0.0, False, late, {"success": False, "invalid": True}
+        masked = self._mask is not None and action not in self._possible()
         result = self._env.step(
             action if self._actions is None else self._actions[action]
         )
         self._observation, reward, terminated, truncated, info = result
-        self._mask = _mask_of(info, self._actions)
+        self._mask = _mask_of(info, self._env.action_space)
         reward, terminated = float(reward), bool(terminated)
         self._return += reward
         # Refused actions take steps, and cost nothing: an episode that they have cut
@@ -110,8 +117,16 @@ class GymnasiumText(TextEnv):
         success = self._succeeded(reward, terminated, bool(truncated), info)
         truncated = (bool(truncated) or late) and not terminated
         self._open = not (terminated or truncated)
-        step_info = {"success": success, "invalid": False, **_flags(info)}
+        step_info = {"success": success, "invalid": masked, **_flags(info)}
         return self._text(reward), reward, terminated, truncated, step_info
+
+    def _possible(self) -> list[str]:
+        """Return the actions of the space that no mask rules out."""
+        assert self._actions is not None
+        if self._mask is None:
+            return list(self._actions)
+        pairs = zip(self._actions, self._mask, strict=True)
+        return [action for action, possible in pairs if possible]
 
     def _succeeded(
         self, reward: float, terminated: bool, truncated: bool, info: Mapping[str, Any]
@@ -180,11 +195,7 @@ class GymnasiumTextWithActions(GymnasiumText):
 
     def valid_actions(self) -> list[str]:
         """Return every action of the space; those of `info["action_mask"]`, if any."""
-        assert self._actions is not None
-        if self._mask is None:
-            return list(self._actions)
-        pairs = zip(self._actions, self._mask, strict=True)
-        return [action for action, possible in pairs if possible]
+        return self._possible()
 
 
 class GymnasiumTextWithExpert(GymnasiumTextWithActions):
@@ -199,8 +210,9 @@ class GymnasiumTextWithExpert(GymnasiumTextWithActions):
         """Return a shortest plan to a successful end; empty where there is none."""
         assert self._table is not None
         assert self._actions is not None
-        start = int(getattr(self._env.unwrapped, "s"))  # noqa: B009 (of no known type)
-        plan = _shortest(self._table, start, self._best_end)
+        start = place_in(self._table, self._env)
+        assert start is not None
+        plan = shortest_plan(self._table, start, self._best_end)
         texts = {value: text for text, value in self._actions.items()}
         return [texts[action] for action in plan]
 
@@ -224,7 +236,7 @@ def adapter(spec: str) -> type[GymnasiumText]:
             f"environment {spec!r} cannot be made: {type(error).__name__}: {error}"
         ) from error
     try:
-        base = _class_of(env)
+        base, limit = _class_of(env), _step_limit(env)
     except ValueError as error:
         raise ValueError(
             f"{spec}: {error}; write an adapter, a dreamgym.TextEnv "
@@ -232,7 +244,12 @@ def adapter(spec: str) -> type[GymnasiumText]:
         ) from None
     finally:
         env.close()
-    members = {"gym_id": gym_id, "gym_options": options, "__doc__": spec}
+    members = {
+        "gym_id": gym_id,
+        "gym_options": options,
+        "max_episode_steps": limit,
+        "__doc__": spec,
+    }
     adapted: Any = type(base.__name__, (base,), members)
     return adapted
 
@@ -246,10 +263,13 @@ def _class_of(env: gymnasium.Env) -> type[GymnasiumText]:
         )
     if action_texts(env) is None:
         return GymnasiumText
-    table = _table_of(env)
+    table = table_of(env)
+    if table is None or draws_lots(table):
+        return GymnasiumTextWithActions
+    env.reset(seed=0)
     # Where the environment stands in its table has to be known, too.
-    solvable = table is not None and not _draws(table) and _has_place(env)
-    return GymnasiumTextWithExpert if solvable else GymnasiumTextWithActions
+    place = place_in(table, env)
+    return GymnasiumTextWithActions if place is None else GymnasiumTextWithExpert
 
 
 _MARKED = re.compile(r"\x1b\[4\d[;\d]*m(.+?)\x1b\[0m")
@@ -262,51 +282,11 @@ def _rendering(text: Any) -> list[str]:
     return [line.rstrip() for line in plain.splitlines() if line.strip()]
 
 
-def _table_of(env: gymnasium.Env) -> Table | None:
-    """Return the table of transitions that an environment has, if it has one.
-
-    None where a wrapper changes what the environment shows, pays or is given.
-    """
-    table = getattr(env.unwrapped, "P", None)
-    return table if _is_table(table) and not _is_transformed(env) else None
-
-
-def _is_table(table: Any) -> bool:
-    try:
-        outcomes = list(_outcomes(table))
-        return bool(outcomes) and all(
-            math.isfinite(p)
-            and math.isfinite(reward)
-            and isinstance(end, bool | np.bool_)
-            for p, _, reward, end in outcomes
-        )
-    except (AttributeError, TypeError, ValueError):
-        return False
-
-
-def _is_transformed(env: gymnasium.Env) -> bool:
-    wrappers = (
-        gymnasium.ActionWrapper,
-        gymnasium.ObservationWrapper,
-        gymnasium.RewardWrapper,
-    )
-    while isinstance(env, gymnasium.Wrapper):
-        if isinstance(env, wrappers):
-            return True
-        env = env.env
-    return False
-
-
-def _has_place(env: gymnasium.Env) -> bool:
-    """Return whether an environment says in which state of its table it is."""
-    env.reset(seed=0)
-    return isinstance(getattr(env.unwrapped, "s", None), int | np.integer)
-
-
 def _decoded(env: gymnasium.Env, observation: Any) -> list[str]:
     """Return what `decode` of an environment says of its number, where it has one."""
     decode: Any = getattr(env.unwrapped, "decode", None)
-    if decode is None or _is_transformed(env):
+    others = (gymnasium.RewardWrapper, gymnasium.ActionWrapper)
+    if decode is None or is_transformed(env, besides=others):
         return []
     try:
         return [f"parts {' '.join(map(str, decode(observation)))}"]
@@ -317,21 +297,23 @@ def _decoded(env: gymnasium.Env, observation: Any) -> list[str]:
 def _step_limit(env: gymnasium.Env) -> int | None:
     """Return the steps of an episode, by the id or the environment itself."""
     declared = None if env.spec is None else env.spec.max_episode_steps
-    for limit in (declared, *(getattr(env.unwrapped, n, None) for n in LIMITS)):
-        if isinstance(limit, int) and limit > 0:
-            return limit
+    if is_step_limit(declared):
+        return declared
+    env.reset(seed=0)  # some know it only then
+    for limit in (getattr(env.unwrapped, name, None) for name in LIMITS):
+        if is_step_limit(limit):
+            return int(limit)
     return None
 
 
-def _mask_of(
-    info: Mapping[str, Any], actions: Mapping[str, Any] | None
-) -> list[bool] | None:
+def _mask_of(info: Mapping[str, Any], space: gymnasium.Space) -> list[bool] | None:
     """Return which actions are possible, where `info` has a mask of them all."""
     mask = info.get("action_mask")
-    if mask is None or actions is None:
+    if not isinstance(space, gymnasium.spaces.Discrete):
+        return None  # masks of other spaces have another form
+    if mask is None or np.shape(mask) != (int(space.n),) or not np.any(mask):
         return None
-    flags = [bool(flag) for flag in np.ravel(mask)]
-    return flags if len(flags) == len(actions) and any(flags) else None
+    return [bool(flag) for flag in mask]
 
 
 def _flags(info: Mapping[str, Any]) -> dict[str, bool]:
@@ -363,42 +345,3 @@ def _value(spec: str, name: str, text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
-
-
-# --- tables of transitions ---
-
-
-def _outcomes(table: Table) -> Iterator[Any]:
-    for actions in table.values():
-        for outcomes in actions.values():
-            yield from outcomes
-
-
-def _best_end(table: Table) -> float | None:
-    """Return the best reward that an end pays; None where nothing ends."""
-    return max((float(o[2]) for o in _outcomes(table) if o[3]), default=None)
-
-
-def _draws(table: Table) -> bool:
-    return any(
-        len({o[1:] for o in outcomes if o[0] > 0}) > 1
-        for actions in table.values()
-        for outcomes in actions.values()
-    )
-
-
-def _shortest(table: Table, start: int, best: float | None) -> list[int]:
-    """Return the fewest actions from a state to an end with this reward."""
-    ways: dict[int, list[int]] = {start: []}
-    queue = [start]  # breadth first: the first way to a state is a shortest one
-    for state in queue:
-        for action, outcomes in table[state].items():
-            _, next_state, reward, terminated = outcomes[0]
-            way = [*ways[state], int(action)]
-            if terminated:
-                if float(reward) == best:
-                    return way
-            elif next_state not in ways:
-                ways[next_state] = way
-                queue.append(next_state)
-    return []

@@ -36,7 +36,7 @@ MANY_MISSING = 0.2
 """Share of the wrong next states that lack a word which the state does not hold, above
 which a longer fit does not help alone."""
 FEW_WRONG = 20
-"""Wrong next states below which this share says little."""
+"""Wrong next states below which that share says little."""
 LOW_AGREEMENT = 0.8
 """Balanced accuracy of reveals that follow from the instruction; 0.5 is chance."""
 
@@ -141,7 +141,7 @@ def _states_below(evidence: Evidence, threshold: float) -> Cause | None:
 
 
 def _missing_words(evidence: Evidence) -> Iterator[str]:
-    """Yield sentences on wrong next states that no longer fit can mend."""
+    """Yield sentences on wrong next states that a longer fit cannot mend."""
     for name, which, advice in (
         (
             "earlier",

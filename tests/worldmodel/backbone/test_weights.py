@@ -10,6 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 from tests import helpers
 from worldmodel.backbone import weights
+from worldmodel.data.json_reading import RecordError
 
 IDS = [5, 300, 17, 8, 250, 5, 301]
 
@@ -352,6 +353,19 @@ def test_the_end_of_a_turn_is_that_of_sampling_too(broken, tmp_path):
     assert (config.bos_token_id, config.top_p) == (None, 0.9)
     ends = weights.Vocabulary.load(tmp_path / "policy").ends
     assert ends["eos"] == [tokenizer.control("end")]
+
+
+def test_a_tied_head_of_another_shape_is_named(broken):
+    head = _with("lm_head.weight", np.zeros(3, np.float32))
+    with pytest.raises(ValueError, match=r"lm_head.weight' must be .* \(3,\)"):
+        weights.load_model(broken(head, tie_word_embeddings=True))
+
+
+def test_damaged_settings_of_sampling_are_refused_before_a_fit(broken):
+    root = broken()
+    (root / "generation_config.json").write_text('{"eos_token_id": 1,')
+    with pytest.raises(RecordError, match=r"generation_config\.json"):
+        weights.load_model(root)
 
 
 def _without(name):

@@ -323,7 +323,9 @@ def test_missing_words_by_hand():
         "earlier": (0.5, 20),  # b, in the other
     }
     # Where the environment says that nothing was revealed, it could be known.
-    assert scored(flagged, other)["new"]["mean"] == 0.0
+    knows = scored(flagged, other)
+    assert (knows["new"]["count"], knows["earlier"]["count"]) == (10, 20)
+    assert knows["new"]["mean"] == 0.0
     assert scored(steps, None)["new"]["count"] == 0
     partly = scored(steps, lambda p, _: p._replace(next_state=(*p.next_state, "x")))
     assert (partly["new"]["mean"], partly["earlier"]["mean"]) == (0.0, 0.0)

@@ -111,6 +111,23 @@ def test_equal_fits_share_their_program(small_model, tmp_path, monkeypatch):
         )
 
 
+def test_another_rate_or_length_is_another_fit(small_model, tmp_path):
+    """What is shared are programs of equal settings alone."""
+
+    def distance(rate, steps):
+        optimizer = OptimizerConfig(learning_rate=rate, warmup_steps=0)
+        config = fit_config(steps=steps, optimizer=optimizer)
+        folder = tmp_path / f"{rate}-{steps}"
+        fitted, _ = supervised.fit(
+            small_model, counting(), config, seed=1, directory=folder
+        )
+        return helpers.distance(fitted.params, small_model.params)
+
+    first = distance(1e-2, 1)
+    assert distance(1e-3, 1) < 0.5 * first  # Adam's first step is the rate itself
+    assert distance(1e-2, 3) > 1.5 * first
+
+
 @pytest.mark.parametrize(("at", "kind"), [(3, "adamw"), (6, "adamw"), (3, "muon")])
 def test_a_killed_fit_goes_on_bit_for_bit(
     uninterrupted, small_model, tmp_path, at, kind

@@ -47,6 +47,7 @@ class Scaled(gymnasium.Wrapper):
             "observation": lambda: gymnasium.wrappers.TransformObservation(
                 env, lambda n: 15 - n, env.observation_space
             ),
+            "normalized": lambda: gymnasium.wrappers.NormalizeReward(env),
             "none": lambda: env,
         }
         super().__init__(wrapped[kind]())
@@ -97,7 +98,13 @@ def test_what_cannot_be_made_is_an_error_of_the_spec(spec, message):
 
 @pytest.mark.parametrize(
     ("attributes", "limit"),
-    [({"max_steps": 7}, 7), ({"_max_episode_steps": 8}, 8), ({"max_steps": "x"}, None)],
+    [
+        ({"max_steps": 7}, 7),
+        ({"max_steps": np.int64(7)}, 7),
+        ({"_max_episode_steps": 8}, 8),
+        ({"max_steps": "x"}, None),
+        ({"max_steps": True}, None),
+    ],
 )
 def test_a_limit_is_that_of_the_environment_itself(monkeypatch, attributes, limit):
     assert begun(monkeypatch, **attributes).max_episode_steps == limit
@@ -105,7 +112,17 @@ def test_a_limit_is_that_of_the_environment_itself(monkeypatch, attributes, limi
 
 @pytest.mark.parametrize(
     "table",
-    [0.3, np.ones((2, 2)), [[1]], {"a": 1}, {}, {0: {0: [(1.0, 1, "much", True)]}}],
+    [
+        0.3,
+        np.ones((2, 2)),
+        [[1]],
+        {"a": 1},
+        {},
+        {0: {0: [(1.0, 1, "much", True)]}},
+        {0: {0: []}},
+        {0: {0: [(1.0, 7, 1.0, False)]}},  # leads out of the table
+        {0: {5: [(1.0, 0, 1.0, True)]}},  # no action of the space
+    ],
 )
 def test_an_attribute_of_that_name_is_not_always_a_table(monkeypatch, table):
     env = begun(monkeypatch, P=table)
@@ -115,12 +132,17 @@ def test_an_attribute_of_that_name_is_not_always_a_table(monkeypatch, table):
 
 
 def test_a_table_without_a_place_in_it_has_no_expert(monkeypatch):
-    table = {s: {a: [(1.0, s + 1, 1.0, s == 2)] for a in range(3)} for s in range(3)}
+    table = {  # a list for each outcome, and ends as numbers, are as good
+        s: {a: [[1.0, s + (a == 2), 1.0, int(s + (a == 2) == 3)]] for a in range(3)}
+        for s in range(3)
+    }
     assert not hasattr(begun(monkeypatch, P=table), "expert")
-    assert hasattr(begun(monkeypatch, P=table, s=0), "expert")
+    assert not hasattr(begun(monkeypatch, P=table, s=5), "expert")  # not in the table
+    env = begun(monkeypatch, P=table, s=1)
+    assert env.expert() == ["action 2"] * 2
 
 
-@pytest.mark.parametrize("kind", ["reward", "observation", "none"])
+@pytest.mark.parametrize("kind", ["reward", "observation", "normalized", "none"])
 def test_a_table_is_not_that_of_an_environment_which_a_wrapper_changes(kind):
     env = registry.make(f"gym:Scaled-v0?kind={kind}")
     base.begin(env, Task(id="0", instruction="", options={"seed": 0}))
@@ -141,9 +163,19 @@ def test_masked_actions_are_not_valid(monkeypatch):
     mask = np.array([0, 1, 1], np.int8)
     env = begun(monkeypatch, info={"action_mask": mask})
     assert env.valid_actions() == ["action 1", "action 2"]
+    assert base.take(env, "action 0").invalid
+    assert not base.take(env, "action 1").invalid
     for other in (np.ones(2), np.zeros(3)):  # of other actions, or of none
         env = begun(monkeypatch, info={"action_mask": other})
         assert len(env.valid_actions()) == 3
+
+
+def test_a_mask_of_several_actions_at_once_is_not_read(monkeypatch):
+    space = spaces.MultiDiscrete([2, 3])
+    mask = (np.array([1, 0], np.int8), np.ones(3, np.int8))
+    monkeypatch.setattr(Walk, "action_space", space)
+    env = begun(monkeypatch, info={"action_mask": mask})
+    assert len(env.valid_actions()) == 6
 
 
 def test_what_info_says_of_a_step_counts(monkeypatch):
@@ -167,6 +199,7 @@ def test_what_info_says_of_a_step_counts(monkeypatch):
         (-0.0, "0"),
         (0.000123456, "0.0001235"),
         (float("nan"), "nan"),
+        (1e300, "1e+300"),
     ],
 )
 def test_numbers_have_the_digits_before_the_point(number, text):
