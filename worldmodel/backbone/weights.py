@@ -94,7 +94,7 @@ def _indexed_files(root: Path, index: Path) -> list[Path]:
     return [root / name for name in set(names.values())]
 
 
-def _equal(files: _Files, *names: str) -> bool:
+def _equal(files: _Files, names: tuple[str, str]) -> bool:
     """Return whether two tensors are equal; one of them may be missing."""
     if not set(names) <= files.names:
         return True
@@ -103,7 +103,8 @@ def _equal(files: _Files, *names: str) -> bool:
         return False
     rows = shapes[0][0]
     blocks = (slice(i, min(i + ROWS_READ, rows)) for i in range(0, rows, ROWS_READ))
-    return all(np.array_equal(*(files.read(n, (b,)) for n in names)) for b in blocks)
+    a, b = names
+    return all(np.array_equal(files.read(a, (x,)), files.read(b, (x,))) for x in blocks)
 
 
 def _parameter_shape(path: tuple[Any, ...], shape: Sequence[int]) -> tuple[int, ...]:
@@ -169,7 +170,7 @@ def _load_decoder(root: Path, vocab_size: int, dtype: str, mesh: Mesh | None) ->
     if config.tie_word_embeddings and "lm_head.weight" in files.names:
         used.add("lm_head.weight")
         # As in Transformers: a table of another content is a head of its own.
-        tied = _equal(files, "lm_head.weight", "model.embed_tokens.weight")
+        tied = _equal(files, ("lm_head.weight", "model.embed_tokens.weight"))
         config = dataclasses.replace(config, tie_word_embeddings=tied)
     definition, shapes = abstract_model(config)
     flat = []
@@ -327,7 +328,7 @@ def _write_generation_config(path: Path, ends: Mapping[str, Any]) -> None:
     if path.is_file():
         settings = read_json_object(path)
         with atomic_write(path) as file:
-            json.dump(settings | ends, file, indent=2)
+            json.dump({**settings, **ends}, file, indent=2)
 
 
 def _model_files(root: Path) -> list[Path]:

@@ -60,6 +60,7 @@ class GymnasiumText(TextEnv):
 
     gym_id: ClassVar[str] = ""
     gym_options: ClassVar[Mapping[str, Any]] = {}
+    max_episode_steps: int | None = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -301,7 +302,7 @@ def _step_limit(env: gymnasium.Env) -> int | None:
         return declared
     env.reset(seed=0)  # some know it only then
     for limit in (getattr(env.unwrapped, name, None) for name in LIMITS):
-        if is_step_limit(limit):
+        if limit is not None and is_step_limit(limit):
             return int(limit)
     return None
 
