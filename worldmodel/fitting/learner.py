@@ -155,9 +155,9 @@ class Learner:
         params = self.model.params if params is None else params
         params = copy_params(params) if copy else params
         trainable, _ = self._split(params)
-        layouts = (
-            None if self._mesh is None else _layouts(trainable, self._mesh, self._tx)
-        )
+        layouts = None
+        if self._mesh is not None:
+            layouts = _layouts(trainable, self._mesh, self._tx)
         opt = jax.jit(self._tx.init, out_shardings=layouts)(trainable)
         step = jnp.zeros((), jnp.int32)
         if self._mesh is not None:

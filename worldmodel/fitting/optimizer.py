@@ -12,7 +12,7 @@ import optax.contrib
 from worldmodel.fitting.config import OptimizerConfig
 
 
-@functools.lru_cache(maxsize=64)  # equal ones are one object: see learner.bind
+@functools.lru_cache(maxsize=64)  # equal arguments, one object: `learner.bind`
 def optimizer(
     config: OptimizerConfig, steps: int | None = None
 ) -> optax.GradientTransformation:
