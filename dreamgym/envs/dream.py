@@ -14,9 +14,9 @@ from dreamgym.envs.base import LOW_CONFIDENCE, Step, TextEnv
 from dreamgym.envs.spaces import require_text
 from dreamgym.envs.vector import Snapshot, VectorEnv
 from worldmodel.data.invalid_actions import error_only_change
+from worldmodel.data.outcomes import OUTCOMES
 from worldmodel.data.records import State, Task
 from worldmodel.experience.base import ExperienceModel, Prediction, Query
-from worldmodel.text.prompts import OUTCOMES
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -18,9 +18,9 @@ from worldmodel.chat.protocol import ChatRequest
 from worldmodel.chat.quoting import QUOTING, json_choice, number_lines, quote, schema
 from worldmodel.chat.retrying import RetryingClient
 from worldmodel.data.hashing import content_seed
+from worldmodel.data.outcomes import outcome_of
 from worldmodel.data.records import Episode, Task, Transition
 from worldmodel.text.conversation import Message
-from worldmodel.text.prompts import outcome_of
 from worldmodel.text.tools.tool_calls import read_action
 
 KINDS = ("when", "which", "how", "text")

@@ -18,9 +18,9 @@ from worldmodel.chat.protocol import ChatRequest
 from worldmodel.chat.quoting import QUOTING, json_object, number_lines, quote, schema
 from worldmodel.chat.retrying import RetryingClient
 from worldmodel.data.hashing import content_seed
+from worldmodel.data.outcomes import outcome_of
 from worldmodel.data.records import Episode
 from worldmodel.text.conversation import Message
-from worldmodel.text.prompts import outcome_of
 
 BEST = 10
 """The highest score; 0 is the lowest."""

@@ -16,9 +16,9 @@ from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory, rollout
 from dreamgym.envs.dream import DreamVectorEnv, UncertaintyGate
 from worldmodel.data.hashing import content_seed
+from worldmodel.data.outcomes import number_text
 from worldmodel.data.records import Task
 from worldmodel.experience.base import ExperienceModel, Prediction, Query, Sampling
-from worldmodel.text.prompts import number_text
 
 KEYS = 64
 """Turns are sampled in batches of a multiple of this, so that few shapes compile."""

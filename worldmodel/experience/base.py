@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 
+from worldmodel.data import outcomes
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import State, Task, Transition, check_lines
 from worldmodel.memory import ReplayMemory
@@ -107,7 +108,7 @@ def agreement(
 
 def same_reward(predicted: float, real: float) -> bool:
     """Return whether two rewards are equal to the digits that replies have."""
-    return prompts.number_text(predicted) == prompts.number_text(real)
+    return outcomes.number_text(predicted) == outcomes.number_text(real)
 
 
 def is_correct(answer: Prediction, transition: Transition) -> bool:
@@ -116,7 +117,7 @@ def is_correct(answer: Prediction, transition: Transition) -> bool:
         answer.error is None
         and answer.next_state == transition.next_state
         and same_reward(answer.reward, transition.reward)
-        and answer.outcome == prompts.outcome_of(transition)
+        and answer.outcome == outcomes.outcome_of(transition)
     )
 
 

@@ -23,6 +23,10 @@ class ExperienceConfig:
     (Eq. 4) instead of actions alone. They are longer: see `context_budget`."""
     demonstrations: int = 1
     """Similar transitions of the replay memory in a prompt, at most."""
+    demonstration_states: bool = False
+    """Whether a demonstration stands with the state in which its action was taken, as
+    in the paper (Eq. 4), instead of the action and its effect alone. It is longer then:
+    see `context_budget`. Where it does not fit with its state, it stands without."""
     context_budget: int = 160
     """Tokens of past actions and demonstrations in a prompt, at most; task, state and
     action are never cut (prompts.query_ids)."""

@@ -12,9 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from worldmodel.data import processes
+from worldmodel.data import outcomes, processes
 from worldmodel.data.records import Episode, State, Task, Transition
+from worldmodel.experience.base import Query
 from worldmodel.experience.config import ExperienceConfig
+from worldmodel.experience.contexts import query_context
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.supervised import CONTEXT
 from worldmodel.memory import ReplayMemory
@@ -63,7 +65,7 @@ def texts_of(episodes: Sequence[Episode]) -> list[str]:
         out.append(e.task.instruction)
         out.extend(e.task.initial_state)
         for t in e.transitions:
-            out += [t.action, t.reasoning or "", prompts.number_text(t.reward)]
+            out += [t.action, t.reasoning or "", outcomes.number_text(t.reward)]
             out.extend(t.next_state)
     return out
 
@@ -147,25 +149,9 @@ def transition_examples(
     end_weight = _rare_event_weight(ended, balance)
     out = []
     for (task, past, past_states, t), demonstrations in zip(rows, demos, strict=True):
-        query_tok = prompts.query_tokenizer(
-            tok,
-            task,
-            past,
-            demonstrations,
-            t.state,
-            t.action,
-            past_states=past_states,
-        )
-        context = prompts.query_ids(
-            query_tok,
-            task,
-            past,
-            demonstrations,
-            t.state,
-            t.action,
-            history=config.history,
-            context_budget=config.context_budget,
-            past_states=past_states,
+        query = Query(task, past, t.state, t.action)
+        query_tok, context = query_context(
+            tok, config, query, demonstrations, past_states
         )
         reply = prompts.reply_ids(query_tok, t, full=config.full_state)
         example = _reply_example(context, reply, _reply_parts(tok, reply))
@@ -198,7 +184,7 @@ def _distinct_rows(episodes: Sequence[Episode], config: ExperienceConfig) -> lis
             steps = e.transitions[max(i - config.history, 0) : i]
             past = tuple(x.action for x in steps)
             states = tuple(x.state for x in steps) if config.history_states else None
-            outcome = t.next_state, t.reward, prompts.outcome_of(t)
+            outcome = t.next_state, t.reward, outcomes.outcome_of(t)
             # The outcome is part of the key: a random environment answers one query in
             # several ways, and all of them are to be learned.
             key = (e.task.id, past, states, t.state, t.action, outcome)

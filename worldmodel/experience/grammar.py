@@ -7,8 +7,8 @@ tokens that each may hold, those that end it, and its maximal length.
 import numpy as np
 
 from worldmodel.backbone.grammar import Grammar
+from worldmodel.data.outcomes import OUTCOMES
 from worldmodel.experience.config import ExperienceConfig
-from worldmodel.text import prompts
 from worldmodel.text.tokenizer import MAX_LINES, TextTokenizer
 
 REWARD, OUTCOME = 2, 3
@@ -38,7 +38,7 @@ def reply_grammar(
 
     openers = tokens("add", "full", *(f"line{i}" for i in range(MAX_LINES)))
     same = tokens("same", "swap", "with")
-    outcomes = tokens(*prompts.OUTCOMES)
+    outcomes = tokens(*OUTCOMES)
     thought = text if config.reasoning else tokens()
     start = openers | tokens("reward")  # no edit: nothing changes
     if config.full_state:

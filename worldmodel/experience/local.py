@@ -7,7 +7,6 @@ can know, is thus sampled once rather than averaged into its most common value.
 """
 
 from collections.abc import Mapping, Sequence, Set
-from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -31,6 +30,7 @@ from worldmodel.experience.base import (
 )
 from worldmodel.experience.calibration import Calibration
 from worldmodel.experience.config import SIGNALS, ExperienceConfig
+from worldmodel.experience.contexts import Context, query_context
 from worldmodel.experience.grammar import (
     OUTCOME,
     REWARD,
@@ -48,13 +48,6 @@ from worldmodel.text.tokenizer import TextTokenizer
 
 MISSING = (prompts.NO_LINE, edits.NO_WORDS)
 """How errors begin of replies that refer to what the state does not have."""
-
-
-class _Context(NamedTuple):
-    """The ids of a query, and the tokenizer with the references that stand in them."""
-
-    tokenizer: AnyTokenizer
-    ids: list[int]
 
 
 class LocalExperienceModel(CachingExperienceModel):
@@ -185,35 +178,16 @@ class LocalExperienceModel(CachingExperienceModel):
             for a, b in zip(answers, first, strict=True)
         ]
 
-    def _contexts(self, queries: Sequence[Query]) -> list["_Context"]:
+    def _contexts(self, queries: Sequence[Query]) -> list[Context]:
         """Return the context of each query, with its references."""
-        c, out = self.config, []
+        c = self.config
         demos = self.memory.search(
             [(q.task.id, q.state, q.action) for q in queries], c.demonstrations
         )
-        for q, d in zip(queries, demos, strict=True):
-            query_tokenizer = prompts.query_tokenizer(
-                self.tokenizer,
-                q.task,
-                prompts.last_actions(q.past, c.history),
-                d,
-                q.state,
-                q.action,
-                past_states=self._past_states(q),
-            )
-            ids = prompts.query_ids(
-                query_tokenizer,
-                q.task,
-                q.past,
-                d,
-                q.state,
-                q.action,
-                history=c.history,
-                context_budget=c.context_budget,
-                past_states=self._past_states(q),
-            )
-            out.append(_Context(query_tokenizer, ids))
-        return out
+        return [
+            query_context(self.tokenizer, c, q, d, self._past_states(q))
+            for q, d in zip(queries, demos, strict=True)
+        ]
 
     def sample(self, queries: Sequence[Query], number: int) -> list[Prediction]:
         """Return reply `number` to each query, under its own noise and without retries.
@@ -322,7 +296,7 @@ class LocalExperienceModel(CachingExperienceModel):
     def _compute(
         self,
         queries: Sequence[Query],
-        contexts: Sequence["_Context"],
+        contexts: Sequence[Context],
         attempts: Sequence[int],
         may_refer: Sequence[bool],
     ) -> list[Prediction]:

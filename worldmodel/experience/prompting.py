@@ -12,16 +12,11 @@ from typing import Any, NamedTuple
 
 from worldmodel.chat.protocol import ChatReply
 from worldmodel.chat.quoting import QUOTING, json_object, number_lines, quote, schema
+from worldmodel.data.outcomes import OUTCOMES, number_text, outcome_of
 from worldmodel.data.records import State, Task, Transition
 from worldmodel.experience.base import Query
 from worldmodel.text.conversation import Message
-from worldmodel.text.prompts import (
-    OUTCOMES,
-    Reply,
-    last_actions,
-    number_text,
-    outcome_of,
-)
+from worldmodel.text.prompts import Reply, last_actions
 
 _FIELDS = ("reasoning", "next_state", "reward", "outcome")
 _LINES = {"type": "array", "items": {"type": "string"}}

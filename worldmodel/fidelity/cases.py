@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from worldmodel.data.invalid_actions import is_invalid
+from worldmodel.data.outcomes import number_text
 from worldmodel.data.records import Episode, State, Transition
 from worldmodel.experience.base import Query, content_seed, query_after
 from worldmodel.text.identifiers import common_words
 from worldmodel.text.novelty import is_reveal
-from worldmodel.text.prompts import number_text
 
 KINDS = ("unchanged", "one_line", "many_lines", "reveal")
 

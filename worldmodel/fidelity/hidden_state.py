@@ -8,9 +8,10 @@ these: what decides is hidden.
 from collections import Counter
 from collections.abc import Iterable
 
+from worldmodel.data.outcomes import number_text, outcome_of
 from worldmodel.data.rates import Rate
 from worldmodel.data.records import Episode
-from worldmodel.text.prompts import last_actions, number_text, outcome_of
+from worldmodel.text.prompts import last_actions
 
 
 def hidden_state(episodes: Iterable[Episode], *, history: int) -> Rate:

@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from worldmodel.data.hashing import content_seed
+from worldmodel.data.outcomes import outcome_of
 from worldmodel.data.rates import Rate
 from worldmodel.data.records import Episode, Transition
 from worldmodel.experience.base import (
@@ -33,7 +34,6 @@ from worldmodel.fidelity.instruction import instruction_agreement
 from worldmodel.fidelity.open_loop import episodes_within, open_loop
 from worldmodel.text.identifiers import Shares, task_shares
 from worldmodel.text.novelty import novel_words, words_of
-from worldmodel.text.prompts import outcome_of
 from worldmodel.text.state_format import StateFormat, format_error, state_format
 
 GROUPS = ("all", "predictable", "unchanged", "changed", *KINDS[1:])

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from worldmodel.data import outcomes
 from worldmodel.data.invalid_actions import is_invalid
 from worldmodel.data.records import Episode, State, Task
 from worldmodel.memory.encoders import Encoder, Lexical
@@ -46,7 +47,7 @@ class RememberedStep(NamedTuple):
     def __str__(self) -> str:
         """Return the action, what came of it, and where it was, for people."""
         parts = ["refused"] * self.invalid
-        if (reward := prompts.number_text(self.reward)) != "0":
+        if (reward := outcomes.number_text(self.reward)) != "0":
             parts.append(f"reward {reward}")
         if self.success is not None:
             parts.append("won" if self.success else "not won")
@@ -209,7 +210,7 @@ def _step_ids(
         out += [tok.control("task"), *tok.encode(step.instruction)]
     if step.invalid:
         out.append(tok.control("same"))
-    if (reward := prompts.number_text(step.reward)) != "0":
+    if (reward := outcomes.number_text(step.reward)) != "0":
         out += [tok.control("reward"), *tok.encode(reward)]
     if step.success is not None:
         out.append(tok.control("win" if step.success else "lose"))

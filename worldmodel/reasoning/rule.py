@@ -10,11 +10,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 
+from worldmodel.data.outcomes import number_text, outcome_of
 from worldmodel.data.records import Episode, State, Transition
 from worldmodel.text import edits
 from worldmodel.text.identifiers import has_digit, is_number, words
 from worldmodel.text.number_changes import ChangeRule, drop_changes, write_changes
-from worldmodel.text.prompts import number_text, outcome_of
 from worldmodel.text.tools.tool_calls import MAX_ACTION_WORDS, action_words
 
 MAX_LINE_WORDS = 12

@@ -16,11 +16,11 @@ from worldmodel.chat.protocol import ChatRequest
 from worldmodel.chat.quoting import QUOTING, json_object, number_lines, quote, schema
 from worldmodel.chat.retrying import RetryingClient
 from worldmodel.data.hashing import content_seed
+from worldmodel.data.outcomes import number_text, outcome_of
 from worldmodel.data.records import Episode, Transition
 from worldmodel.reasoning.annotator import Report, missing_traces
 from worldmodel.reasoning.rule import annotate
 from worldmodel.text.conversation import Message
-from worldmodel.text.prompts import number_text, outcome_of
 
 _MODES = ("overall_plan", "success_mode", "failure_mode")
 _TEXT = {"type": "string"}

@@ -21,11 +21,11 @@ from scipy.cluster.hierarchy import fcluster, linkage
 
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.json_reading import RecordError, read_json_object
+from worldmodel.data.outcomes import number_text
 from worldmodel.data.rates import Rate
 from worldmodel.data.records import Episode, State, Task, Transition, atomic_write
 from worldmodel.text import identifiers
 from worldmodel.text.novelty import is_reveal
-from worldmodel.text.prompts import number_text
 
 MAX_SHARE = 0.85
 """A word that a larger share of a family's tasks hold belongs to the family's form."""

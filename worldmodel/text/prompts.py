@@ -13,7 +13,8 @@ Task variation (Eq. 6):
 
 A segment is a run of token ids. Control tokens open every part, so that text from
 outside cannot end one. Unlike in the paper, a retrieved demonstration is written as
-action and effect without its state, most of which a prediction would not use.
+action and effect without its state, unless the settings ask for it: a small model takes
+little from a state that is not the present one.
 """
 
 import itertools
@@ -21,13 +22,13 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from worldmodel.data.outcomes import OUTCOMES, number_text, outcome_of
 from worldmodel.data.records import State, Task, Transition
 from worldmodel.text import edits
 from worldmodel.text.number_changes import read_changes, unread_changes, write_changes
 from worldmodel.text.references import AnyTokenizer, with_references
 from worldmodel.text.tokenizer import MAX_LINES, TextTokenizer
 
-OUTCOMES = ("go", "lose", "win")
 PARTS = ("reasoning", "state", "reward", "outcome", "variation")
 """Parts of an experience model's output; an Example refers to them by their index."""
 NO_LINE = "no line begins with"
@@ -42,27 +43,6 @@ class Reply(NamedTuple):
     reward: float
     outcome: str
     error: str | None
-
-
-def outcome_of(transition: Transition) -> str:
-    """Return "go" while the episode lasts, "win" or "lose" at its end.
-
-    An end without a success flag counts as "lose".
-    """
-    if not transition.terminated:
-        return "go"
-    return "win" if transition.success else "lose"
-
-
-def number_text(value: float) -> str:
-    """Return a reward as text, with at most three decimals, or three digits below 0.1.
-
-    Rewards below 1e-6 are written as 0.
-    """
-    small = 1e-6 <= abs(value) < 0.1
-    places = 2 - math.floor(math.log10(abs(value))) if small else 3
-    text = f"{value:.{places}f}".rstrip("0").rstrip(".")
-    return "0" if text in ("-0", "") else text
 
 
 def state_ids(tok: AnyTokenizer, state: State) -> list[int]:
@@ -119,10 +99,13 @@ def _lines_ids(tok: AnyTokenizer, lines: Sequence[str]) -> list[int]:
     return tok.encode("\n".join(lines)) if any(lines) else []
 
 
-def demonstration_ids(tok: AnyTokenizer, demo: Transition) -> list[int]:
-    """Return a demonstration as action, effect and reward."""
+def demonstration_ids(
+    tok: AnyTokenizer, demo: Transition, *, with_state: bool = False
+) -> list[int]:
+    """Return a demonstration as action, state if asked for, effect and reward."""
     return [
         *_part(tok, "demo", demo.action),
+        *(state_ids(tok, demo.state) if with_state else ()),
         *effect_ids(tok, demo.state, demo.next_state),
         *_part(tok, "reward", number_text(demo.reward)),
     ]
@@ -203,13 +186,20 @@ def query_tokenizer(
     action: str,
     *,
     past_states: Sequence[State] | None = None,
+    demonstration_states: bool = False,
 ) -> AnyTokenizer:
     """Return the tokenizer with the markers and references of a query's context.
 
     What stands in the state comes first, where references do not suffice. `past_states`
-    are those of `past` where the context holds what was seen in them.
+    are those of `past` where the context holds what was seen in them. With
+    `demonstration_states` it holds those of `demos`.
     """
-    demo_texts = (x for d in demos[::-1] for x in (d.action, *d.next_state))
+    demo_states = [d.state if demonstration_states else () for d in demos]
+    demo_texts = (
+        x
+        for d, before in zip(demos[::-1], demo_states[::-1], strict=True)
+        for x in (d.action, *before, *d.next_state)
+    )
     past_texts = (*past[::-1], *(x for s in (past_states or ())[::-1] for x in s))
     texts = (task.instruction, *state, *past_texts, *demo_texts)
     return with_references(tok, task.instruction, texts, action=action)
@@ -226,11 +216,13 @@ def query_ids(
     history: int,
     context_budget: int | None = None,
     past_states: Sequence[State] | None = None,
+    demonstration_states: bool = False,
 ) -> list[int]:
     """Return the experience model's context, up to the action and `think`.
 
     With `past_states`, in which the past actions were taken, each of these stands
-    behind what was seen and is gone (the pairs of Eq. 4). `context_budget` is the
+    behind what was seen and is gone (the pairs of Eq. 4). With `demonstration_states`
+    each demonstration has its state, where both fit. `context_budget` is the
     maximal number of ids of past actions and demonstrations, without a limit where it
     is None. Segments that do not fit are left out whole: first the demonstrations least
     similar to the query (the best stand last), then what was seen before the oldest
@@ -239,9 +231,12 @@ def query_ids(
     tok = tok.context_view
     tokens_remaining = math.inf if context_budget is None else context_budget
     past_ids = _past_ids(tok, past, past_states, state, history, tokens_remaining)
-    demonstrations = newest_fitting(
-        [demonstration_ids(tok, d) for d in demos], tokens_remaining - len(past_ids)
-    )
+    shorter = [demonstration_ids(tok, d) for d in demos]
+    segments = shorter
+    if demonstration_states:
+        segments = [demonstration_ids(tok, d, with_state=True) for d in demos]
+    tokens_remaining -= len(past_ids)
+    demonstrations = newest_fitting(segments, tokens_remaining, shorter)
     return [
         *demonstrations,
         *_part(tok, "task", task.instruction),

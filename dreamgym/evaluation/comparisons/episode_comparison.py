@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from dreamgym.evaluation.printable import printable
 from dreamgym.evaluation.state_text import ReadableState
+from worldmodel.data.outcomes import outcome_of
 from worldmodel.data.records import Episode, State, Transition
 from worldmodel.experience.base import ExperienceModel, Prediction, Query, query_after
 from worldmodel.memory import ReplayMemory
-from worldmodel.text.prompts import outcome_of
 
 OUTCOMES = {
     "go": "the episode goes on",

@@ -7,12 +7,12 @@ import pytest
 from dreamgym.envs.dream import DreamEnv
 from tests import helpers
 from worldmodel import reasoning
+from worldmodel.data import outcomes
 from worldmodel.experience.base import Prediction
 from worldmodel.experience.config import ExperienceConfig
 from worldmodel.experience.examples import transition_examples
 from worldmodel.experience.local import LocalExperienceModel
 from worldmodel.memory import ReplayMemory
-from worldmodel.text import prompts
 
 SHAPE = ExperienceConfig(demonstrations=1, reasoning_tokens=20, state_tokens=16)
 EPISODES = [helpers.lamp_and_door(f"room-{i}") for i in range(3)]
@@ -34,7 +34,7 @@ def test_the_dream_builds_the_prompt_that_was_trained_on(
         def predict(self, queries_of_step):
             queries.extend(queries_of_step)
             t = e.transitions[len(queries) - 1]
-            outcome = prompts.outcome_of(t)
+            outcome = outcomes.outcome_of(t)
             return [Prediction(t.next_state, t.reward, outcome, "", 1.0, None)]
 
     dream = DreamEnv(Player(text_model, tok, memory, config), [e.task], max_steps=9)

@@ -6,6 +6,7 @@ import pytest
 from scipy.optimize import minimize
 
 from tests import helpers
+from worldmodel.data.outcomes import outcome_of
 from worldmodel.experience.base import Prediction
 from worldmodel.experience.calibration import (
     PROBABILITIES,
@@ -14,7 +15,6 @@ from worldmodel.experience.calibration import (
     calibration,
     platt,
 )
-from worldmodel.text.prompts import outcome_of
 
 
 def test_a_platt_scaling_by_hand():

@@ -8,6 +8,7 @@ import tokenizers
 from tests import doubles, helpers
 from worldmodel import fidelity, reasoning
 from worldmodel.backbone.model import create
+from worldmodel.data import outcomes
 from worldmodel.data.records import Task, Transition
 from worldmodel.experience.base import Query, query_after
 from worldmodel.experience.config import ExperienceConfig
@@ -89,6 +90,22 @@ def test_an_example_is_context_and_reply(tok):
             )
             assert got == part
         assert set(example.token_type) == {0, 1, 2, 3}
+
+
+def test_demonstrations_have_their_states_where_asked_for(tok):
+    memory = ReplayMemory.from_episodes(EPISODES, capacity=100)
+    shape = dataclasses.replace(SHAPE, demonstration_states=True, context_budget=999)
+    with_states = transition_examples(tok, EPISODES, memory, shape)
+    without = transition_examples(tok, EPISODES, memory, SHAPE)
+    starts = [ids.index(tok.control("task")) for ids in (x.ids for x in with_states)]
+    for example, start, short in zip(with_states, starts, without, strict=True):
+        names = [tok.name(i) for i in example.ids[:start]]
+        assert names[0] == "demo"
+        assert "state" in names  # of the demonstration; that of the query follows
+        # Nothing else differs.
+        after = short.ids.index(tok.control("task"))
+        assert example.ids[start:] == short.ids[after:]
+        assert "state" not in [tok.name(i) for i in short.ids[:after]]
 
 
 def test_no_example_shows_its_own_answer(tok):
@@ -191,7 +208,7 @@ def test_the_room_that_replies_need_by_hand(tok):
             len(prompts.effect_ids(tok, t.state, t.next_state)) - 1 for t in steps
         ),
         "reward_tokens": max(
-            len(tok.encode(prompts.number_text(t.reward))) for t in steps
+            len(tok.encode(outcomes.number_text(t.reward))) for t in steps
         ),
     }
     # One in a thousand may be cut, one in a hundred may not.

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from worldmodel.backbone.generate import generate
+from worldmodel.data import outcomes
 from worldmodel.data.records import Task
 from worldmodel.experience.config import ExperienceConfig
 from worldmodel.experience.grammar import (
@@ -81,7 +82,7 @@ def test_replies_keep_to_the_grammar(tok, text_model):
         assert all(i in openers | same or text[i] for i in script[1:])
         assert 2 <= len(value) <= 2 + 8
         assert number[value[1:]].all()
-        assert [tok.name(i) in prompts.OUTCOMES for i in end] == [False, True]
+        assert [tok.name(i) in outcomes.OUTCOMES for i in end] == [False, True]
 
 
 def test_variations_keep_to_the_grammar(tok, text_model):
@@ -132,7 +133,7 @@ def test_a_reply_as_long_as_its_room_is_whole(tok, text_model):
 
 
 def test_rewards_have_the_room_that_the_data_need(tok):
-    ids = tok.encode(prompts.number_text(-12345.678))
+    ids = tok.encode(outcomes.number_text(-12345.678))
     assert len(ids) > REWARD_TOKENS
     wide = reply_grammar(tok, SHAPE, len(ids))
     usual = reply_grammar(tok, SHAPE)

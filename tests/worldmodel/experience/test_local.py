@@ -7,6 +7,7 @@ import pytest
 from tests import helpers
 from tests.worldmodel.experience.test_grammar import HERE, SHAPE, phases_of, task
 from worldmodel.backbone.streams import SampledTokens
+from worldmodel.data import outcomes
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Task
 from worldmodel.experience import attempts, local
@@ -42,7 +43,7 @@ QUERIES = [
 
 def test_every_answer_has_a_form(tok, text_model):
     for q, p in zip(QUERIES, others(tok, text_model).predict(QUERIES), strict=True):
-        assert p.outcome in prompts.OUTCOMES
+        assert p.outcome in outcomes.OUTCOMES
         assert np.isfinite(p.reward)
         assert 0.0 < p.confidence <= 1.0
         assert p.error != "the reply has no outcome"

@@ -12,8 +12,8 @@ from worldmodel.chat.protocol import (
     ChatReply,
     Token,
 )
+from worldmodel.data.outcomes import OUTCOMES
 from worldmodel.experience import prompting
-from worldmodel.text.prompts import OUTCOMES
 
 
 @pytest.mark.parametrize(

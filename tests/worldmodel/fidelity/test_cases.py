@@ -3,11 +3,11 @@ import dataclasses
 import pytest
 
 from tests import helpers
+from worldmodel.data.outcomes import outcome_of
 from worldmodel.experience.base import Prediction
 from worldmodel.fidelity import cases
 from worldmodel.fidelity.cases import ReplayResult
 from worldmodel.fidelity.open_loop import open_loop
-from worldmodel.text.prompts import outcome_of
 
 A, B, C, D = "one lamp", "two doors", "three cats", "four dogs"
 

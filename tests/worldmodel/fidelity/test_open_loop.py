@@ -1,10 +1,10 @@
 import dataclasses
 
 from tests import helpers
+from worldmodel.data.outcomes import outcome_of
 from worldmodel.data.records import Task
 from worldmodel.experience.base import Prediction
 from worldmodel.fidelity.open_loop import open_loop
-from worldmodel.text.prompts import outcome_of
 
 
 def brief(rate):

@@ -4,9 +4,9 @@ import pytest
 
 from tests import helpers
 from worldmodel import fidelity
+from worldmodel.data.outcomes import outcome_of
 from worldmodel.data.records import Task, Transition
 from worldmodel.experience.base import Prediction
-from worldmodel.text.prompts import outcome_of
 
 SEED = helpers.lamp_and_door()
 

@@ -6,10 +6,10 @@ import pytest
 
 from tests import doubles, helpers
 from worldmodel import reasoning
+from worldmodel.data.outcomes import outcome_of
 from worldmodel.experience.base import Prediction, Query
 from worldmodel.reasoning import Annotator
 from worldmodel.reasoning.self_annotator import RejectionSamplingAnnotator
-from worldmodel.text.prompts import outcome_of
 
 
 class Script:

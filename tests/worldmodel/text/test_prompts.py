@@ -6,6 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests import helpers
+from worldmodel.data import outcomes
 from worldmodel.data.records import Task
 from worldmodel.text import prompts
 from worldmodel.text.tokenizer import MAX_LINES
@@ -43,7 +44,7 @@ def named(tok, ids) -> list[str]:
 )
 def test_outcome_of(terminated, success, outcome):
     t = helpers.transition(terminated=terminated, success=success)
-    assert prompts.outcome_of(t) == outcome
+    assert outcomes.outcome_of(t) == outcome
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,7 @@ def test_outcome_of(terminated, success, outcome):
     ],
 )
 def test_number_text_by_hand(value, text):
-    assert prompts.number_text(value) == text
+    assert outcomes.number_text(value) == text
 
 
 def test_query_by_hand(tok):
@@ -108,6 +109,41 @@ def test_query_by_hand(tok):
     ]
     none = prompts.query_ids(tok, e.task, ("a",), [], ("x",), "do", history=0)
     assert "<past>" not in named(tok, none)
+
+
+def test_demonstrations_with_their_states_by_hand(tok):
+    """Eq. 4 has the state of a demonstration, too."""
+    e = helpers.lamp_and_door()
+    demo = helpers.transition(reward=0.5)
+    assert len(demo.state) >= 1
+
+    def query(budget, demos=(demo,)):
+        ids = prompts.query_ids(
+            tok,
+            e.task,
+            ("a",),
+            demos,
+            ("x",),
+            "do",
+            history=1,
+            context_budget=budget,
+            demonstration_states=True,
+        )
+        return named(tok, ids)
+
+    effect = ["<next>", "<line0>", "<swap>", "is off", "<with>", "is on"]
+    lines = [x for i, line in enumerate(demo.state) for x in (f"<line{i}>", line)]
+    whole = ["<demo>", "press lamp", "<state>", *lines, *effect, "<reward>", "0.5"]
+    assert query(None)[: len(whole)] == whole
+    assert query(None)[len(whole)] == "<task>"
+    # Where it does not fit with its state, it stands without; else it is left out.
+    demonstration = prompts.demonstration_ids(tok, demo, with_state=True)
+    short = prompts.demonstration_ids(tok, demo)
+    past = len(tok.encode("a")) + 1
+    assert query(past + len(demonstration))[: len(whole)] == whole
+    less = ["<demo>", "press lamp", *effect, "<reward>", "0.5", "<task>"]
+    assert query(past + len(demonstration) - 1)[: len(less)] == less
+    assert query(past + len(short) - 1)[0] == "<task>"
 
 
 def test_past_actions_with_what_was_seen_by_hand(tok):
@@ -367,7 +403,7 @@ def test_any_ids_are_a_reply(tok, data):
     ids = data.draw(st.lists(st.integers(0, tok.vocab_size - 1), max_size=30))
     state = data.draw(STATE)
     reply = prompts.parse_reply(tok, ids, state)
-    assert reply.outcome in prompts.OUTCOMES
+    assert reply.outcome in outcomes.OUTCOMES
     assert abs(reply.reward) < float("inf")
     assert all(line.strip() and "\n" not in line for line in reply.next_state)
 
@@ -480,6 +516,6 @@ def test_ten_thousand_replies_of_any_tokens_are_read(tok):
         )
         problems += reply.error is not None
         assert math.isfinite(reply.reward)
-        assert reply.outcome in prompts.OUTCOMES
+        assert reply.outcome in outcomes.OUTCOMES
         assert all(isinstance(x, str) and x.strip() for x in reply.next_state)
     assert 5_000 < problems < 10_000
