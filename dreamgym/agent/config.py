@@ -284,7 +284,8 @@ class BranchConfig:
     """K: other actions that are taken at each state."""
     max_transitions: int = 10_000
     """Real steps that are taken, at most, those that bring the environment to a state
-    included; the cheapest states come first. 0 sets no bound."""
+    included; the cheapest states come first, or, where the environment can fork,
+    one episode after the other. 0 sets no bound."""
     proposer: str = "valid_actions"
     """The source of alternatives: the environment's "valid_actions", or the initial
     "policy"."""

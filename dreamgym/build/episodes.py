@@ -254,7 +254,7 @@ def known_solutions(run: Run) -> list[Episode]:
       RunError: there is no demonstration (`demonstrations`).
     """
     imitable, _ = demonstrations(run)
-    deterministic = run.numbers("collect").get("deterministic", True)
+    deterministic = run.numbers("collect").get("deterministic", False)
     if run.config.bc.imitate != "experts" and deterministic:
         if run.config.bc.imitate == "corrected":
             imitable = [without_detours(e) for e in imitable]

@@ -331,7 +331,7 @@ class BcConfig:
     """Expert episodes that are learned from, at most."""
     demonstration_share: float = 1.0
     """Share of these that is used, in (0, 1]; a smaller share is part of a larger one.
-    Early stopping looks at all dev demonstrations whatever the share."""
+    The held-out loss is of all dev demonstrations whatever the share."""
     mixture: DemonstrationMixtureConfig = DemonstrationMixtureConfig()
 
     def __post_init__(self):

@@ -41,6 +41,8 @@ from dreamgym.run.display import progress_bar
 from worldmodel.data.rates import Rate
 from worldmodel.data.records import Episode, read_episodes, write_episodes
 
+OF_ENV = ("deterministic", "listed_actions", "listed_actions_of")
+"""What the stage's numbers say of the environment, which a refit takes over."""
 MAX_BROKEN_SHARE = 0.1
 """The share of the episodes that broke above which collection says so."""
 
@@ -54,7 +56,10 @@ def body(run: Run) -> dict[str, Any]:
     if run.config.data.base_run:
         source = Run.open(run.config.data.base_run)
         limit = StepLimit(step_limit(source), f"that of {source.root}")
-        return _write(run, *joined(source, run.config.data.episodes), limit)
+        collected = source.numbers("collect")
+        inherited = {name: collected[name] for name in OF_ENV if name in collected}
+        episodes = joined(source, run.config.data.episodes)
+        return _write(run, *episodes, limit) | inherited
     if run.config.data.episodes:
         return _from_file(run)
     if not run.config.env.id:
@@ -77,7 +82,11 @@ def _from_file(run: Run) -> dict[str, Any]:
         return _write(run, train, dev, step_limit_from_episodes(run.config, train))
     with contextlib.closing(make_env(run)) as env:
         limit = step_limit_from_env(run.config, env)
-        numbers = {"deterministic": is_deterministic(env)}
+        numbers = {
+            "deterministic": is_deterministic(env),
+            "listed_actions": None,  # nothing was recorded to judge the list by
+            "listed_actions_of": None if as_valid_actions(env) is None else 0,
+        }
     return _write(run, train, dev, limit) | numbers
 
 

@@ -73,7 +73,8 @@ def body(run: Run) -> dict[str, Any]:
         return {"status": "off"}
     _undo_interrupted(run)
     collected = run.numbers("collect")
-    if not collected.get("listed_actions_of") or not plays_dev_games(run, "bc"):
+    lists_actions = collected.get("listed_actions_of") is not None
+    if not lists_actions or not plays_dev_games(run, "bc"):
         return {}
     policy, complete = load_policy(run, "bc"), _is_complete(collected)
     if complete:

@@ -249,6 +249,10 @@ def test_policies_imitate_what_others_won_in_tasks_without_an_expert(tmp_path):
         imitated = imitated_episodes(run)
         run.mark("collect", run.numbers("collect") | {"deterministic": False})
         assert imitated_episodes(run) == experts  # the others may have been lucky
+        of_recordings = run.numbers("collect")
+        del of_recordings["deterministic"]
+        run.mark("collect", of_recordings)
+        assert imitated_episodes(run) == experts  # nobody knows whether they were
     assert imitated[: len(experts)] == experts
     others = imitated[len(experts) :]
     assert others

@@ -87,6 +87,30 @@ def test_a_source_that_is_not_fitted_is_refused(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+def test_a_refit_knows_what_its_source_knows_of_the_environment(tmp_path):
+    """Else later stages would take wins for skill where the environment draws lots."""
+    old = source(tmp_path, [episode(0)], [episode(1, split="dev")])
+    of_env = {
+        "deterministic": False,
+        "listed_actions": 0.5,
+        "listed_actions_of": 40,
+    }
+    old.stage("collect", lambda: of_env | {"max_episode_steps": 9, "episodes": 2})
+    write_episodes(tmp_path / "new.jsonl", [episode(2)])
+    data = {
+        "data.base_run": str(old.root),
+        "data.episodes": str(tmp_path / "new.jsonl"),
+    }
+    run = Run(
+        tmp_path / "new",
+        preset("tiny", {"env.id": "tests.doubles:Corridor"} | data),
+    )
+    numbers = run.stage("collect", lambda: collect.body(run))["numbers"]
+    assert {name: numbers[name] for name in of_env} == of_env
+    assert numbers["max_episode_steps"] == 9
+    assert numbers["episodes"] == 2  # counted anew
+
+
 @pytest.mark.slow
 def test_a_refit_starts_where_its_source_ended(tmp_path):
     config = preset("tiny", {"env.id": "tests.doubles:Corridor"})

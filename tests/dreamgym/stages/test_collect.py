@@ -256,6 +256,17 @@ def test_the_numbers_say_whether_the_environment_draws_lots(
     assert numbers["deterministic"] is deterministic
 
 
+def test_recordings_beside_an_environment_say_what_it_lists(tmp_path):
+    path = tmp_path / "e.jsonl"
+    write_episodes(path, [doubles.expert(t) for t in doubles.tasks("train")[:9]])
+    settings = {"env.id": "tests.doubles:Corridor", "data.episodes": str(path)}
+    with Run(tmp_path / "run", preset("tiny", settings)) as run:
+        numbers = run.stage("collect", lambda: collect.body(run))["numbers"]
+    assert numbers["listed_actions_of"] == 0  # there is a list; nothing judges it
+    assert numbers["listed_actions"] is None
+    assert numbers["deterministic"] is True
+
+
 # --- with a budget -----------------------------------------------------------
 
 

@@ -70,7 +70,7 @@ def decide(
         if name == "bc-shielded":
             assert policy.shield is valid_shield
             return games(0, shielded_wins)
-        complete = listed >= 0.99 and of >= 20
+        complete = (of or 0) >= 20 and listed >= 0.99
         assert policy.shield is (keep_action if complete else None)
         return games(invalid, won, unlisted)
 
@@ -102,6 +102,7 @@ def test_policies_of_many_invalid_actions_keep_to_a_complete_list(
     [
         {"listed": 0.03},  # mere proposals
         {"of": 10},  # too few to tell
+        {"listed": None, "of": 0},  # nothing was recorded to judge the list by
         {"invalid": 0, "random_wins": 7, "listed": 0.03},
         {"invalid": 0, "random_wins": 7},
         {"invalid": 0, "unlisted": 1},  # the list is complete, and few are refused
@@ -173,7 +174,7 @@ def test_steps_of_later_choices_are_not_spent_on_the_shield(
     "case",
     [
         {"invalid": 2},  # few invalid actions, and more wins than random players
-        {"of": 0},  # nothing is listed
+        {"of": None, "listed": None},  # the environment lists nothing
         {"invalid": 0, "unlisted": 3, "listed": 0.9},  # mere proposals
         {"invalid": 2, "unlisted": 2},  # those are refused
         {"invalid": 0, "unlisted": 3, "won": 10},  # there is nothing to gain
