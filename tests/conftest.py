@@ -19,6 +19,10 @@ from tests import type_checks
 
 type_checks.install()
 
+from dreamgym.run.allocator import keep_freed_memory  # noqa: E402
+
+keep_freed_memory()
+
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME", tempfile.gettempdir()))
 
 jax.config.update("jax_numpy_rank_promotion", "raise")

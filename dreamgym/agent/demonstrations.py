@@ -36,8 +36,8 @@ def expert_episodes(
 
 def random_success(episodes: Sequence[Episode]) -> float:
     """Return the share of random players' scored episodes that were won, or 0."""
-    played = [e for e in episodes if e.source == "random" and e.error is None]
-    won = [bool(e.success) for e in played]
+    played = [e.success for e in episodes if e.source == "random"]
+    won = [success for success in played if success is not None]
     return sum(won) / len(won) if won else 0.0
 
 

@@ -14,12 +14,8 @@ from dreamgym.build import episodes as run_episodes
 from dreamgym.build.episodes import plan_lengths
 from dreamgym.build.loop_checkpoint import LoopCheckpoint
 from dreamgym.build.models import save_policy
-from dreamgym.build.real.environments import (
-    dev_tasks,
-    play_dev_tasks,
-    plays_dev_games,
-    real_envs,
-)
+from dreamgym.build.real.dev_play import dev_tasks, play_dev_tasks, plays_dev_games
+from dreamgym.build.real.environments import real_envs
 from dreamgym.build.real.step_limit import step_limit
 from dreamgym.build.rewards import reward_function, reward_model_refit
 from dreamgym.envs.base import LOW_CONFIDENCE

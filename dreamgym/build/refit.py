@@ -14,7 +14,7 @@ from dreamgym.build import experience as run_experience
 from dreamgym.build.episodes import read, read_names
 from dreamgym.build.experience import REMEDY, fidelity_file
 from dreamgym.build.fidelity import measure
-from dreamgym.build.real.environments import play_train_games
+from dreamgym.build.real.dev_play import play_train_games
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.dream_check import RARE_EVENTS
 from dreamgym.run.directory import Run

@@ -26,13 +26,14 @@ from dreamgym.envs.interrupts import (
     ignore_further,
     interrupt_handler,
 )
+from dreamgym.run.allocator import keep_freed_memory
 from dreamgym.run.terminal import OutputClosedError, PrintableStreams
 from worldmodel.data.processes import process_count
 
 _EPILOG = """\
 examples:
   dreamgym quickstart                              everything, in the default preset
-  dreamgym quickstart --preset tiny --run-dir runs/t   every stage in under 90 s
+  dreamgym quickstart --preset tiny --run-dir runs/t   every stage once, in minutes
   dreamgym quickstart --episodes mine.jsonl        your episodes, no environment
   dreamgym quickstart --env my_module:MyEnv        your environment
   dreamgym quickstart --env http://127.0.0.1:8000  ... behind an OpenEnv server
@@ -125,6 +126,7 @@ def _parser() -> _Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
+    keep_freed_memory()
     with interrupt_handler(), PrintableStreams():
         try:
             status = _run(list(sys.argv[1:] if argv is None else argv))

@@ -29,10 +29,13 @@ from dreamgym.rewards.rules import (
     weigh_components,
 )
 from dreamgym.rewards.tool_config import ToolLabelsConfig
-from worldmodel.data.records import Episode, Task, Transition
+from worldmodel.data.records import Episode, State, Task, Transition
 
 Pasts = Sequence[Sequence[str]]
 """For each episode the actions before its first step; none if it starts its task."""
+
+PastStates = Sequence[Sequence[State]]
+"""For each episode the states in which these were taken, as far as they are known."""
 
 NO_SOURCE = "none"
 """The source of a step that no source scores: its process reward is 0."""
@@ -129,19 +132,25 @@ class RewardFunction:
         self._labellers = labellers
 
     def score(
-        self, episodes: Sequence[Episode], pasts: Pasts | None = None
+        self,
+        episodes: Sequence[Episode],
+        pasts: Pasts | None = None,
+        past_states: PastStates | None = None,
     ) -> list[RewardedEpisode]:
         """Return the rewards of every step, in the order of the episodes.
 
         Args:
           pasts: the actions before each episode; None if all start their task.
+          past_states: the states in which these were taken, as far as they are known.
 
         Raises:
           ValueError: the expected tool calls of a task are malformed.
           ChatError: the judge's server is gone or gives no answer (Judge.scores).
         """
         pasts = [()] * len(episodes) if pasts is None else pasts
-        processes, sources, problems = self._process(episodes, pasts)
+        if past_states is None:
+            past_states = [()] * len(episodes)
+        processes, sources, problems = self._process(episodes, pasts, past_states)
         out = []
         for e, process, names, problem in zip(
             episodes, processes, sources, problems, strict=True
@@ -188,7 +197,7 @@ class RewardFunction:
         return tuple(weigh_components(part, c.component_weights) for part in out)
 
     def _process(
-        self, episodes: Sequence[Episode], pasts: Pasts
+        self, episodes: Sequence[Episode], pasts: Pasts, past_states: PastStates
     ) -> tuple[list[list[Components]], list[list[str]], list[str | None]]:
         """Return the components and sources of each step, and each episode's problem.
 
@@ -209,7 +218,7 @@ class RewardFunction:
         ):
             if weight == 0:
                 continue
-            results = self._scores(source, episodes, step_numbers, pasts)
+            results = self._scores(source, episodes, step_numbers, pasts, past_states)
             for i, scores in enumerate(results):
                 if isinstance(scores, str):
                     problems[i], step_numbers[i] = scores, []
@@ -246,9 +255,10 @@ class RewardFunction:
         episodes: Sequence[Episode],
         step_numbers: Sequence[Sequence[int]],
         pasts: Pasts,
+        past_states: PastStates,
     ) -> _EpisodeScores:
         if source == "rule":
-            return self._rule_scores(episodes, step_numbers, pasts)
+            return self._rule_scores(episodes, step_numbers, pasts, past_states)
         if source == "reward_model":
             return self._model_scores(episodes, step_numbers, pasts)
         assert self._judge is not None
@@ -264,17 +274,20 @@ class RewardFunction:
         episodes: Sequence[Episode],
         step_numbers: Sequence[Sequence[int]],
         pasts: Pasts,
+        past_states: PastStates,
     ) -> _EpisodeScores:
         """Return the rules' scores; they are sure where a reward is not 0."""
         out: _EpisodeScores = []
         labels = self._tool_labels(episodes, step_numbers, pasts)
-        for e, steps, past, label in zip(
-            episodes, step_numbers, pasts, labels, strict=True
+        for e, steps, past, states, label in zip(
+            episodes, step_numbers, pasts, past_states, labels, strict=True
         ):
             if isinstance(label, str):
                 out.append(label)
                 continue
-            rewards = process_rewards(e, self.config, past, label) if steps else []
+            rewards: list[Components] = []
+            if steps:
+                rewards = process_rewards(e, self.config, past, label, states)
             out.append(
                 {s: _StepScore(rewards[s], any(rewards[s].values())) for s in steps}
             )

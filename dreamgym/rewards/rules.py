@@ -18,7 +18,7 @@ from dreamgym.rewards.config import (
     RewardConfig,
 )
 from dreamgym.rewards.tool_config import ToolConfig
-from worldmodel.data.records import Episode, Task, Transition
+from worldmodel.data.records import Episode, State, Task, Transition
 from worldmodel.text.tools.call_matching import Matching, match_calls
 from worldmodel.text.tools.tool_calls import (
     Action,
@@ -97,12 +97,14 @@ def process_rewards(
     config: RewardConfig,
     past: Sequence[str] = (),
     labels: Mapping[int, StepLabels] = MappingProxyType({}),
+    past_states: Sequence[State] = (),
 ) -> list[Components]:
     """Return the components of all rules for each step of an episode.
 
     Args:
       past: the actions before the first step, if it does not start its task.
       labels: those of the steps whose tool use is not labelled by rule alone.
+      past_states: the states in which the past actions were taken, if they are known.
 
     Raises:
       ValueError: the task's expected calls or its tools are malformed.
@@ -114,7 +116,7 @@ def process_rewards(
             environment_rewards(
                 steps, config.environment_weight, config.unscaled_components
             ),
-            milestone_rewards(steps, config.milestones, past),
+            milestone_rewards(steps, config.milestones, past, past_states),
             tool_rewards(episode, config.tools, past, labels),
             strict=True,
         )
@@ -165,18 +167,20 @@ def milestone_rewards(
     steps: Sequence[Transition],
     milestones: Sequence[MilestoneConfig],
     past: Sequence[str] = (),
+    past_states: Sequence[State] = (),
 ) -> list[Components]:
     """Return the weight of each milestone, at the first step that reaches it.
 
-    A milestone that the first state or an action of the `past` has reached already is
-    not rewarded, even if it is lost and reached again.
+    A milestone that the first state, or an action or a state of the past, has reached
+    already is not rewarded, even if it is lost and reached again.
     """
     out: list[Components] = [{} for _ in steps]
     for m in milestones:
         if m.search_in == "action":
             texts_before, texts = past, [t.action for t in steps]
         else:
-            texts_before = ["\n".join(t.state) for t in steps[:1]]
+            states_before = [*past_states, *(t.state for t in steps[:1])]
+            texts_before = ["\n".join(state) for state in states_before]
             texts = ["\n".join(t.next_state) for t in steps]
         pattern = re.compile(m.pattern, re.MULTILINE)
         if any(pattern.search(text) for text in texts_before):

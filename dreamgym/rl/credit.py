@@ -34,6 +34,10 @@ class Fork(NamedTuple):
     depth: int
 
 
+SCALE_JUMP = 4.0
+"""How many times as large as those before returns have to be to set another scale."""
+
+
 class FirstCalls(NamedTuple):
     """When episodes made their first tool call, in tokens that the policy sampled.
 
@@ -72,12 +76,25 @@ class TurnGrid:
         """The number of an episode at each of its turns."""
         return np.broadcast_to(per_episode[:, None], self._mask.shape)[self._mask]
 
-    def return_scale(self, rewards: Sequence[float] | Flat, discount: float) -> float:
-        """Return the root mean square of the returns of all turns; 1 where it is 0."""
+    def return_scale(
+        self,
+        rewards: Sequence[float] | Flat,
+        discount: float,
+        known: float | None = None,
+    ) -> float | None:
+        """Return what rewards are divided by; None where no return differs from 0.
+
+        It is the root mean square of the returns of all turns. One that is `known` from
+        earlier updates is kept, so that values of one update are comparable with those
+        of the next, unless these returns are SCALE_JUMP times as large: a first batch
+        of step costs alone says nothing of what a win pays.
+        """
         # Nothing is subtracted: only units change, not which returns are positive.
         returns = returns_to_go(self._rows(rewards), discount)[self._mask]
         scale = float(np.sqrt(np.mean(returns**2))) if len(returns) else 0.0
-        return scale if scale > 0.0 else 1.0
+        if known is not None and scale <= SCALE_JUMP * known:
+            return known
+        return scale if scale > 0.0 else None
 
     def group_advantages(
         self,

@@ -1,34 +1,24 @@
 """Process settings: the compilation cache, memory, and processes that run together."""
 
 import contextlib
-import ctypes
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from dreamgym.run.allocator import keep_freed_memory
 from worldmodel.data.processes import is_first_process
-
-# Of malloc.h: no buffer by mmap (M_MMAP_MAX), less than 2 GiB free is kept
-# (M_TRIM_THRESHOLD), threads share one heap (M_ARENA_MAX).
-_KEEP_MEMORY = ((-4, 0), (-1, 2**31 - 1), (-8, 1))
 
 
 def tune_process() -> None:
     """Keep compiled programs on disk, and freed memory in the process.
 
-    By default glibc returns each large buffer to the kernel, which has to clear its
-    pages when the next update allocates it again. That makes an update take 1.5 times
-    as long (docs/LOG.md, 2026-11-21).
+    The latter helps only where JAX has not computed anything yet: the command line asks
+    for it at its start.
     """
-    if sys.platform == "linux":
-        libc = ctypes.CDLL(None)
-        if hasattr(libc, "mallopt"):  # not in every C library
-            for option, value in _KEEP_MEMORY:
-                libc.mallopt(option, value)
+    keep_freed_memory()
     if getattr(jax.config, "jax_compilation_cache_dir", None) is None:
         path = Path.home() / ".cache" / "dreamgym" / "xla"
         jax.config.update("jax_compilation_cache_dir", str(path))

@@ -16,7 +16,7 @@ from dreamgym.build import chat as run_chat
 from dreamgym.build.costs import dream_cost
 from dreamgym.build.experience import REMEDY, load_experience, read_scorecard
 from dreamgym.build.models import load_policy
-from dreamgym.build.real.environments import (
+from dreamgym.build.real.dev_play import (
     dreamed_dev_games,
     play_dev_games,
     plays_dev_games,

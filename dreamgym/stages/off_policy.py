@@ -11,7 +11,7 @@ from dreamgym.build.experience import (
     remedy_folder,
 )
 from dreamgym.build.models import load_policy
-from dreamgym.build.real.environments import dreamed_dev_games
+from dreamgym.build.real.dev_play import dreamed_dev_games
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.evaluate import summary
 from dreamgym.evaluation.off_policy import action_agreement
@@ -48,7 +48,7 @@ def body(run: Run) -> dict[str, Any]:
                 ),
                 "dream_success": summary(dreamed, real_transitions=0)["success"],
             }
-    scorecard = read_scorecard(run)
+    scorecard = read_scorecard(run, folder)
     outcomes = scorecard.get("open_loop", {}).get("outcomes", {})
     out["outcome_agreement"] = outcomes.get("agree")
     run.write_json("off_policy.json", out)

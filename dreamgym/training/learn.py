@@ -154,7 +154,12 @@ def _advantages(
     if critic is None or state.critic is None:
         return _advantages_without_critic(batch, updater, weights, state, limit_weights)
     rewards, scale = batch.rewards(
-        weights, updater, state.lessons, _known_scale(state, batch), limit_weights
+        weights,
+        updater,
+        state.lessons,
+        limit_weights,
+        scaled=_has_scale(batch.config.update),
+        known_scale=_known_scale(state),
     )
     return _advantages_from_critic(
         batch, critic, state.critic, state.policy, rewards, scale, seed=seed
@@ -170,7 +175,7 @@ def _advantages_without_critic(
 ) -> _Advantages:
     """Return advantages by a group or batch mean, a success filter or preferences."""
     c, size, grid = batch.config.update, batch.config.group_size, batch.grid()
-    return_scale = 1.0
+    return_scale: float | None = None
     if c.advantage_estimator == "success_filter":
         values, mask = grid.success_filter(batch.success)
     elif c.advantage_estimator == "preference_pairs":
@@ -188,14 +193,19 @@ def _advantages_without_critic(
         values, mask = _component_advantages(batch, grid, weights)
     else:
         rewards, return_scale = batch.rewards(
-            weights, updater, state.lessons, _known_scale(state, batch), limit_weights
+            weights,
+            updater,
+            state.lessons,
+            limit_weights,
+            scaled=_has_scale(c),
+            known_scale=_known_scale(state),
         )
         values, mask = _over_groups(batch, grid, rewards)
     # `scale` is undone in the bound of theorem 1, which speaks of returns.
-    scale = return_scale
+    unit = scale = 1.0 if return_scale is None else return_scale
     if c.normalize_advantages in ("batch", "component") and c.reads_rewards:
         values, scale = unit_rms(values, mask)
-        scale *= return_scale
+        scale *= unit
     # After all that compares and normalises, as in the papers.
     if c.shaping.entropy_rate:
         entropy = updater.mean_entropy(state.policy.params, batch.examples)
@@ -207,7 +217,7 @@ def _advantages_without_critic(
     examples = [
         batch.examples[i].with_columns(advantage=float(values[i])) for i in indices
     ]
-    metrics = {RETURN_SCALE: return_scale} if _has_scale(c) else {}
+    metrics = {} if return_scale is None else {RETURN_SCALE: return_scale}
     return _Advantages(indices, examples, scale, state.critic, metrics)
 
 
@@ -244,8 +254,8 @@ def _component_advantages(
 
 
 RETURN_SCALE = "return_scale"
-"""The metric of what rewards are divided by: that of the first update, so that values
-of one update are comparable with those of the next."""
+"""The metric of what rewards are divided by (TurnGrid.return_scale): that of the first
+update with a return other than 0, or of a later one with far larger returns."""
 
 
 def _has_scale(config: UpdateConfig) -> bool:
@@ -262,14 +272,13 @@ def _has_scale(config: UpdateConfig) -> bool:
     return needed and config.normalize_advantages != "none"
 
 
-def _known_scale(state: TrainingState, batch: TurnBatch) -> float | None:
-    """What rewards are divided by: 1, or the scale of earlier updates if there is one.
+def _known_scale(state: TrainingState) -> float | None:
+    """Return what earlier updates divided rewards by; None where none has measured it.
 
-    None where it is still to be measured, in this batch.
+    An update of which all returns were 0 has not.
     """
-    if not _has_scale(batch.config.update):
-        return 1.0
-    return state.curve[-1].get(RETURN_SCALE) if state.curve else None
+    scales = (row[RETURN_SCALE] for row in reversed(state.curve) if RETURN_SCALE in row)
+    return next(scales, None)
 
 
 def _advantages_from_critic(
@@ -278,7 +287,7 @@ def _advantages_from_critic(
     critic_state: TrainState,
     policy: TrainState,
     rewards: Float[np.ndarray, " N"],
-    return_scale: float,
+    return_scale: float | None,
     *,
     seed: int,
 ) -> _Advantages:
@@ -320,7 +329,7 @@ def _advantages_from_critic(
             per_token = np.zeros(len(example.ids), np.float32)
             per_token[at] = advantages[span]
             out.append(example.with_columns(advantage=per_token))
-    metrics = {RETURN_SCALE: return_scale} if _has_scale(c) else {}
+    metrics = {} if return_scale is None else {RETURN_SCALE: return_scale}
     if indices:
         critic_state, fit_metrics = critic.fit(
             critic_state,
@@ -335,7 +344,8 @@ def _advantages_from_critic(
         edges = (length.cumsum() - unknown)[unknown > 0]
         metrics |= _spread(values[mask], "value_spread")
         metrics |= _spread(values[edges], "edge_value_spread")
-    return _Advantages(indices, out, return_scale, critic_state, metrics)
+    scale = 1.0 if return_scale is None else return_scale
+    return _Advantages(indices, out, scale, critic_state, metrics)
 
 
 def _spread(values: Float[np.ndarray, "M H"], name: str) -> dict[str, float]:

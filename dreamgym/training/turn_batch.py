@@ -178,17 +178,22 @@ class TurnBatch:
         weights: LossWeights,
         updater: Updater,
         lessons: LessonTracker | None,
-        scale: float | None = None,
         multipliers: Mapping[str, float] = MappingProxyType({}),
-    ) -> tuple[Float[np.ndarray, " N"], float]:
+        *,
+        scaled: bool = False,
+        known_scale: float | None = None,
+    ) -> tuple[Float[np.ndarray, " N"], float | None]:
         """Return the reward of each turn, and the scale that rewards are divided by.
 
         A reward is the weighted sum of its components; the current lesson multiplies
         them by their names, and the `multipliers` of the limits take from it what the
         step costs. Where the KL penalty is part of the reward, the turn's log ratio to
         the reference is subtracted, from rewards that are divided by their scale.
-        Without a `scale` that is the root mean square of the returns of turns in this
-        batch (1 where all are 0).
+
+        Args:
+          scaled: whether rewards are divided by a scale (`TurnGrid.return_scale`). It
+            is None where they are not, or where nothing is known of it yet.
+          known_scale: that of earlier updates.
         """
         out = np.array(
             [
@@ -213,10 +218,13 @@ class TurnBatch:
                         for step in t.episode.transitions
                     ]
                 )
-        if scale is None:
-            scale = self.grid().return_scale(out, self.config.update.discount)
+        scale = None
+        if scaled:
+            discount = self.config.update.discount
+            scale = self.grid().return_scale(out, discount, known_scale)
         # Scaled first: the KL is in nats whatever the units of the rewards are.
-        out /= scale
+        if scale is not None:
+            out /= scale
         if weights.kl and self.config.update.kl_penalty.placement == "reward":
             out -= weights.kl * updater.reference_log_ratio(self.examples)
         return out, scale

@@ -11,7 +11,7 @@ from dreamgym.agent.planning import PlanningPolicy
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.build.experience import remedy_folder
-from dreamgym.build.real.environments import (
+from dreamgym.build.real.dev_play import (
     dev_games,
     dreamed_dev_games,
     paired_dev_games,

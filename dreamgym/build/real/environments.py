@@ -2,26 +2,22 @@
 
 import contextlib
 import functools
-import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import gymnasium
-import numpy as np
 
 from dreamgym.agent import floors
 from dreamgym.agent.planning import PlanningPolicy
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory
-from dreamgym.build.experience import REMEDY, uncertainty_gate
+from dreamgym.build.episodes import recorded_episodes
 from dreamgym.build.planning import load_player, planning_session
 from dreamgym.build.real.step_limit import step_limit
-from dreamgym.config import budget
 from dreamgym.config.stages import EnvConfig
 from dreamgym.envs import base, registry, restarting, vector
 from dreamgym.envs.counting import CountedEnv, RealSteps
-from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.envs.restarting import RestartingEnv
 from dreamgym.envs.workers.env import process_env, ray_env, shared_env
 from dreamgym.evaluation import evaluate
@@ -29,7 +25,6 @@ from dreamgym.run.directory import Run, RunError
 from dreamgym.run.display import progress_bar
 from worldmodel.data.processes import process_count
 from worldmodel.data.records import Task, read_episodes, write_episodes
-from worldmodel.experience.base import ExperienceModel
 
 NO_ENV = "skipped: no environment (give --env to run the real stages)"
 
@@ -125,11 +120,18 @@ def _tasks(run: Run, first: int, end: int) -> list[Task]:
     if not startable and first:
         have = f"{run.config.env.id} has {len(tasks)} test games"
         raise RunError(f"{have}, and none to play after the first {first}")
+    if not startable:
+        raise RunError(f"environment {run.config.env.id!r} has no test task")
     # Checked against the episodes themselves: an environment may list a task in two
     # splits, and a score on it would measure memory.
-    collected_ids = {e.task.id for e in read_episodes(run.path("episodes.jsonl"))}
-    if not startable or any(t.id in collected_ids for t in startable):
-        raise RunError("test tasks must exist and must not be among the collected")
+    for file, what in (("episodes.jsonl", "learnt from"), ("dev.jsonl", "selected by")):
+        collected_ids = {e.task.id for e in recorded_episodes(run.path(file))}
+        both = [t.id for t in startable if t.id in collected_ids]
+        if both:
+            raise RunError(
+                f"test tasks must not be {what}: {both[0]!r} and {len(both) - 1} more "
+                f"of {len(startable)} are in {file} as well"
+            )
     return startable
 
 
@@ -155,7 +157,7 @@ def play_test_games(
     """
     path = run.path(f"{folder}/{policy}.jsonl")
     tasks = test_tasks(run) if tasks is None else tasks
-    if again or not _has_played(path, tasks):
+    if again or not has_played(path, tasks):
         player = load_player(run, policy) if load is None else load()
         envs = real_envs(run, make=make, games=games)
         try:
@@ -173,12 +175,12 @@ def play_test_games(
                 )
         finally:
             envs.close()
-        _check_some_scored(run, played, f"the policy {policy!r}")
+        check_some_scored(run, played, f"the policy {policy!r}")
         write_episodes(path, [t.episode for t in played], check=False)
     return evaluate.trajectories(path)
 
 
-def _check_some_scored(run: Run, played: Sequence[Trajectory], player: str) -> None:
+def check_some_scored(run: Run, played: Sequence[Trajectory], player: str) -> None:
     """Refuse games of which none could be scored.
 
     An environment that is down must not end as a finished stage without a scored game,
@@ -195,76 +197,23 @@ def _check_some_scored(run: Run, played: Sequence[Trajectory], player: str) -> N
         )
 
 
-def dev_games(run: Run) -> int:
-    """Return the number of real dev tasks of one evaluation; 0 if none are played.
-
-    A budget may pay for fewer than the settings ask for.
-    """
-    c = run.config
-    if not c.env.id or not c.train.monitor.real_eval_every:
-        return 0
-    games = c.train.monitor.real_eval_tasks
-    if not c.budget.real_steps:
-        return games
-    collected = int(run.numbers("collect").get("real_transitions", 0))
-    return budget.dev_games(c.budget, collected, _dev_game_steps(run), games)
-
-
-def _dev_game_steps(run: Run) -> float | int:
-    """Return the steps that are planned for a dev game, by the collected ones."""
-    numbers, limit = run.numbers("collect"), step_limit(run)
-    episodes = numbers.get("dev_episodes", 0)
-    if not episodes:
-        return limit
-    return budget.dev_game_steps(numbers["dev_transitions"] / episodes, limit)
-
-
-def plays_dev_games(run: Run, *names: str) -> bool:
-    """Return whether real dev tasks select between the run's policies.
-
-    With `names`, whether the stage has the real steps that are planned for those of
-    these players that have not played yet.
-    """
-    if not dev_games(run):
-        return False
-    left = run.real_steps.left
-    return left is None or dev_game_steps(run, *names) <= left
-
-
-def dev_game_steps(run: Run, *names: str, later: int = 0) -> int:
-    """Return the real steps that are planned for the dev tasks of these players.
-
-    Players that have played already take none. `later` is the number of players of
-    later stages, which have not.
-    """
-    new = [n for n in names if not run.path(f"dev_games/{n}.jsonl").is_file()]
-    return (len(new) + later) * math.ceil(dev_games(run) * _dev_game_steps(run))
-
-
-def dev_tasks(run: Run) -> list[Task]:
-    """Return the real dev tasks by which the run's policies are selected, started.
-
-    Raises:
-      RunError: the environment has none.
-    """
-    name = run.config.env.id
-    with contextlib.closing(make_env(run)) as env:
-        games = base.tasks_of(env, name, "dev", dev_games(run))
-        if not games:
-            raise RunError(f"train.monitor.real_eval_every: {name!r} has no dev task")
-        return base.begin_all(env, games)
-
-
 def training_tasks(run: Run, collected: Sequence[Task], fresh: int) -> list[Task]:
-    """Return the tasks that rollouts begin at: the collected and `fresh` other ones."""
+    """Return the tasks that rollouts begin at: the collected and `fresh` other ones.
+
+    No dev task is among the others, though the environment may list it for training,
+    as where recorded episodes of train tasks were held out.
+    """
     name = run.config.env.id
     tasks = list({t.id: t for t in collected}.values())
     if not fresh or not name:
         return tasks
-    collected_ids = {t.id for t in tasks}
+    held_out = {e.task.id for e in recorded_episodes(run.path("dev.jsonl"))}
+    dev_count = run.config.train.monitor.real_eval_tasks
     with contextlib.closing(make_env(run)) as env:
-        listed = base.tasks_of(env, name, "train", len(tasks) + fresh)
-        others = [t for t in listed if t.id not in collected_ids][:fresh]
+        held_out |= {t.id for t in base.tasks_of(env, name, "dev", dev_count)}
+        excluded = {t.id for t in tasks} | held_out
+        listed = base.tasks_of(env, name, "train", len(excluded) + fresh)
+        others = [t for t in listed if t.id not in excluded][:fresh]
         return [*tasks, *base.begin_all(env, others)]
 
 
@@ -285,113 +234,6 @@ def dreamable_tasks(tasks: Sequence[Task]) -> list[Task]:
     return startable
 
 
-def play_dev_tasks(
-    run: Run,
-    policy: Policy | PlanningPolicy,
-    envs: vector.VectorEnv,
-    tasks: Sequence[Task],
-    max_transitions: int | None = None,
-) -> list[Trajectory]:
-    """Play dev tasks in the dream or the real environment, with common random numbers.
-
-    All policies use the same sampling noise, which makes them easier to compare. The
-    last tasks are missing where `max_transitions` steps might not be enough for them.
-    """
-    return evaluate.play(
-        policy,
-        envs,
-        tasks,
-        seed=run.config.seed + 11,
-        temperature=run.config.evaluate.temperature,
-        max_transitions=max_transitions,
-    )
-
-
-def play_dev_games(
-    run: Run, name: str, policy: Policy | PlanningPolicy
-) -> list[Trajectory]:
-    """Play the run's dev tasks in the real environment; return the trajectories.
-
-    They are recorded in dev_games/NAME.jsonl. A file that holds exactly these tasks is
-    not played again. Where a budget ends, the last tasks are missing, in the file, too.
-    """
-    return _play_once(run, run.path(f"dev_games/{name}.jsonl"), policy, dev_tasks(run))
-
-
-def paired_dev_games(
-    run: Run,
-    before: tuple[str, Policy | PlanningPolicy],
-    after: tuple[str, Policy | PlanningPolicy],
-) -> tuple[list[Trajectory], list[Trajectory]]:
-    """Play the run's dev tasks with two players, given by name and policy.
-
-    Returns the trajectories of the tasks that both have played: where a budget ends,
-    one of them may lack the last tasks.
-    """
-    a, b = (play_dev_games(run, name, policy) for name, policy in (before, after))
-    count = min(len(a), len(b))
-    return a[:count], b[:count]
-
-
-def play_train_games(run: Run, policy: Policy, count: int) -> None:
-    """Play train tasks that were collected; record them in remedy/episodes.jsonl.
-
-    They are drawn by the run's seed, as many as a budget pays for. What was played
-    before an interruption is kept.
-    """
-    path, left = run.path(f"{REMEDY}/episodes.jsonl"), run.real_steps.left
-    if path.is_file():
-        return
-    if left is not None:
-        count = min(count, left // step_limit(run))
-    if not count:
-        return
-    collected = read_episodes(run.path("episodes.jsonl"))
-    tasks = list({e.task.id: e.task for e in collected}.values())
-    order = np.random.default_rng(run.config.seed + 13).permutation(len(tasks))
-    chosen = [tasks[i] for i in order[:count]]
-    _play_once(run, path, policy, chosen)
-
-
-def _play_once(
-    run: Run, path: Path, policy: Policy | PlanningPolicy, tasks: Sequence[Task]
-) -> list[Trajectory]:
-    left = run.real_steps.left
-    if not _has_played(path, tasks, may_lack_last=left is not None):
-        with (
-            planning_session(policy),
-            contextlib.closing(real_envs(run, len(tasks))) as envs,
-        ):
-            played = play_dev_tasks(run, policy, envs, tasks, left)
-        _check_some_scored(run, played, path.stem)
-        write_episodes(path, [t.episode for t in played], check=False)
-    return evaluate.trajectories(path)
-
-
-def dreamed_dev_games(
-    run: Run, experience: ExperienceModel, policy: Policy, folder: str = ""
-) -> list[Trajectory]:
-    """Play the run's dev tasks in the dream, if they have an initial state.
-
-    `folder` is the one of the experience model. Without an environment they are the
-    tasks of the dev episodes.
-    """
-    if plays_dev_games(run):
-        tasks = dev_tasks(run)
-    else:
-        dev = read_episodes(run.path("dev.jsonl"))
-        tasks = list({e.task.id: e.task for e in dev}.values())
-        tasks = tasks[: run.config.train.monitor.real_eval_tasks]
-    tasks = [t for t in tasks if t.initial_state]
-    dream = DreamVectorEnv(
-        experience,
-        max(len(tasks), 1),
-        max_steps=step_limit(run),
-        uncertainty=uncertainty_gate(run, folder),
-    )
-    return play_dev_tasks(run, policy, dream, tasks) if tasks else []
-
-
 def play_floor(run: Run, name: str) -> list[Trajectory]:
     """Play the run's test tasks with a baseline of FLOORS; return the trajectories.
 
@@ -399,7 +241,7 @@ def play_floor(run: Run, name: str) -> list[Trajectory]:
     played again. Empty if the baseline is an expert that the environment lacks.
     """
     path, tasks = run.path(f"test/{name}.jsonl"), test_tasks(run)
-    if not _has_played(path, tasks):
+    if not has_played(path, tasks):
         collected = read_episodes(run.path("episodes.jsonl"))
         steps = [t for e in collected for t in e.transitions]
         # Sorted, because a set has another order in each process, and the actor draws
@@ -429,21 +271,19 @@ def play_floor(run: Run, name: str) -> list[Trajectory]:
                 )
         finally:
             env.close()
-        _check_some_scored(run, played, name)
+        check_some_scored(run, played, name)
         write_episodes(path, [t.episode for t in played], check=False)
     return evaluate.trajectories(path)
 
 
-def _has_played(
+def has_played(
     path: Path, tasks: Sequence[Task], *, may_lack_last: bool = False
 ) -> bool:
     """Return whether a file has these games, at least one of them scored.
 
     With `may_lack_last` the last games may be missing.
     """
-    if not path.is_file():
-        return False
-    episodes = read_episodes(path)
+    episodes = recorded_episodes(path)
     wanted = [t.id for t in tasks[: len(episodes) if may_lack_last else None]]
     same = [e.task.id for e in episodes] == wanted
     return same and any(e.success is not None for e in episodes)

@@ -91,8 +91,11 @@ def iterate(
                 row |= refit_round(run, folder, model_folder)
                 model_folder = folder
             unsolved = _unsolved(tasks, real)
-            if unsolved:  # else all are won, and nothing is left to dream of
+            # Where all are won, or the others cannot be begun, nothing is dreamed of.
+            if any(t.initial_state for t in unsolved):
                 unsolved = dreamable_tasks(unsolved)
+            else:
+                unsolved = []
             experience = load_experience(
                 run, stage=name, scaled=True, folder=model_folder
             )

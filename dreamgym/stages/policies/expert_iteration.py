@@ -32,12 +32,8 @@ from dreamgym.build.real.dev_choice import (
     nothing_to_gain,
     player_of,
 )
-from dreamgym.build.real.environments import (
-    dreamable_tasks,
-    play_dev_games,
-    plays_dev_games,
-    training_tasks,
-)
+from dreamgym.build.real.dev_play import play_dev_games, plays_dev_games
+from dreamgym.build.real.environments import dreamable_tasks, training_tasks
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.dream_check import dev_metrics
 from dreamgym.evaluation.leading_numbers import is_trusted

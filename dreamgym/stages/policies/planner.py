@@ -22,7 +22,8 @@ from dreamgym.build.real.dev_choice import (
     nothing_to_gain,
     player_of,
 )
-from dreamgym.build.real.environments import NO_ENV, play_dev_games, plays_dev_games
+from dreamgym.build.real.dev_play import play_dev_games, plays_dev_games
+from dreamgym.build.real.environments import NO_ENV
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.dream_check import dev_metrics
 from dreamgym.evaluation.leading_numbers import is_trusted

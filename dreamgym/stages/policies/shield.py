@@ -20,7 +20,7 @@ from dreamgym.agent.shield import AUTO, keep_action
 from dreamgym.build.costs import dev_games, game_seconds
 from dreamgym.build.episodes import read
 from dreamgym.build.models import load_policy
-from dreamgym.build.real.environments import (
+from dreamgym.build.real.dev_play import (
     dev_game_steps,
     paired_dev_games,
     play_dev_games,

@@ -28,12 +28,8 @@ from dreamgym.build.loop import real_evaluation, reinforce
 from dreamgym.build.models import load_policy, save_policy
 from dreamgym.build.real import environments
 from dreamgym.build.real.dev_choice import compare_with_start, nothing_to_gain
-from dreamgym.build.real.environments import (
-    dev_game_steps,
-    dreamable_tasks,
-    play_dev_games,
-    plays_dev_games,
-)
+from dreamgym.build.real.dev_play import dev_game_steps, play_dev_games, plays_dev_games
+from dreamgym.build.real.environments import dreamable_tasks
 from dreamgym.build.real.step_limit import step_limit
 from dreamgym.config.settings import RunConfig
 from dreamgym.envs.base import LOW_CONFIDENCE
@@ -106,7 +102,8 @@ def _has_other_rewards(config: RunConfig) -> bool:
         update.kl_penalty.coefficient > 0 and update.kl_penalty.placement == "reward"
     )
     shaped = config.train.reward != RewardConfig()
-    return shaped or withheld or config.uncertainty.penalty > 0
+    weighted = bool(config.train.limits) or config.train.curriculum.lessons != "none"
+    return shaped or weighted or withheld or config.uncertainty.penalty > 0
 
 
 def body(run: Run) -> dict[str, Any]:

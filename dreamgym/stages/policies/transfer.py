@@ -27,7 +27,7 @@ from dreamgym.build.costs import (
 from dreamgym.build.loop import reinforce
 from dreamgym.build.models import load_policy, save_policy
 from dreamgym.build.planning import why_without_plan
-from dreamgym.build.real import environments
+from dreamgym.build.real import dev_play, environments
 from dreamgym.build.real.dev_choice import (
     compare_on_dev_games,
     nothing_to_gain,
@@ -60,12 +60,12 @@ def body(run: Run, name: str, start: str) -> dict[str, Any]:
         # steps.
         budget += run.numbers("collect")["real_transitions"]
     method, reason = _method(run, start)
-    policy, reserve = load_policy(run, start), environments.dev_game_steps(run, name)
+    policy, reserve = load_policy(run, start), dev_play.dev_game_steps(run, name)
     player = player_of(run, start)
     if run.real_steps.limit is not None:  # of the whole run
         # The start plays before the loop, which leaves the evaluations after it.
         later = int(not why_without_plan(run))
-        games = environments.dev_game_steps(run, player, name, later=later)
+        games = dev_play.dev_game_steps(run, player, name, later=later)
         budget = run.real_steps.limit - games
         minimum, unit = 1, "an episode"
         if method == "dream_updates":
@@ -74,8 +74,9 @@ def body(run: Run, name: str, start: str) -> dict[str, Any]:
             minimum, unit = loop.group_size, "a group of rollouts"
         if budget < minimum * step_limit(run):
             return _not_tuned(run, name, start, policy, unit)
-    if environments.plays_dev_games(run, player):
-        metrics = dev_metrics(environments.play_dev_games(run, player, policy))
+        budget = _budget_of_first_attempt(run, name, budget)
+    if dev_play.plays_dev_games(run, player):
+        metrics = dev_metrics(dev_play.play_dev_games(run, player, policy))
         if numbers := nothing_to_gain(run, metrics, start, "not fine-tuned"):
             save_policy(run, name, policy)
             return {"updates": 0, **numbers}
@@ -103,6 +104,18 @@ def body(run: Run, name: str, start: str) -> dict[str, Any]:
     choice = _better_policy(run, name, start, policy, tuned, new_wins=new_wins)
     run.drop(f"checkpoints/{name}")
     return numbers | choice
+
+
+def _budget_of_first_attempt(run: Run, name: str, steps: int) -> int:
+    """Return the real steps with which the first attempt at this stage began.
+
+    The dev games that it has played since would count as a larger budget, and rounds
+    would end at other steps than without an interruption.
+    """
+    file = f"{name}/budget.json"
+    if not run.path(file).is_file():
+        run.write_json(file, {"real_steps": steps})
+    return int(run.read_json(file)["real_steps"])
 
 
 def _method(run: Run, start: str) -> tuple[str, str]:

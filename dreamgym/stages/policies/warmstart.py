@@ -30,7 +30,7 @@ from dreamgym.build import models
 from dreamgym.build.costs import dev_games, game_seconds, uses_early_experience
 from dreamgym.build.models import fit_model, load_policy, save_policy
 from dreamgym.build.real.dev_choice import nothing_to_gain, warmstart_method
-from dreamgym.build.real.environments import play_dev_games, plays_dev_games
+from dreamgym.build.real.dev_play import paired_dev_games, plays_dev_games
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.dream_check import dev_metrics
 from dreamgym.evaluation.statistics import success_change
@@ -71,7 +71,9 @@ def body(run: Run) -> dict[str, Any]:
     final, first = policy.model, 0
     if _models(method):
         # Taken out of the same budget, or IWM would be compared with fewer updates.
-        first = max(int(c.iwm_share * steps), 1)
+        # One update at least is left for imitation.
+        first = min(max(int(c.iwm_share * steps), 1), steps - 1)
+    if first:
         final = fit_model(run, "iwm", final, iwm, _iwm_fit(c, fit, first), ())
     if method == "bc":
         final = control
@@ -117,10 +119,12 @@ def _better_policy(
         )
         print(f"warmstart: {note}", file=sys.stderr)
         return control, {"kept": "bc", "note": note}
-    rows = {
-        name: dev_metrics(play_dev_games(run, name, policy.replace(model)))
+    players = [
+        (name, policy.replace(model))
         for name, model in (("bc", control), ("warmstart", final))
-    }
+    ]
+    games = paired_dev_games(run, *players)
+    rows = {name: dev_metrics(g) for (name, _), g in zip(players, games, strict=True)}
     better = is_better(rows["warmstart"], rows["bc"], standard_errors=1.0)
     numbers = {f"dev_success_{k}": row.get("real_success") for k, row in rows.items()}
     if better:

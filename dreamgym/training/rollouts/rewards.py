@@ -25,6 +25,7 @@ from dreamgym.rewards.potential import (
 from dreamgym.rewards.reward_function import (
     NO_OUTCOME,
     Pasts,
+    PastStates,
     RewardedEpisode,
     with_rewards,
 )
@@ -33,7 +34,9 @@ from dreamgym.training.config import LoopConfig
 from dreamgym.training.rollouts.groups import Rollouts
 from worldmodel.data.records import Episode
 
-ScoreEpisodes = Callable[[Sequence[Episode], Pasts], Sequence[RewardedEpisode]]
+ScoreEpisodes = Callable[
+    [Sequence[Episode], Pasts, PastStates], Sequence[RewardedEpisode]
+]
 """A function that rewards the steps of episodes (RewardFunction.score)."""
 
 
@@ -82,7 +85,7 @@ def rescore(
     A rollout that cannot be scored gets an error. A rollout that was aborted for low
     confidence is scored up to its end, because a critic bootstraps there; that its
     outcome is unknown is not an error of its own. The steps of a fork are scored as
-    part of a whole episode: its past actions count.
+    part of a whole episode: its past actions and states count.
 
     The metrics are the share of steps that each source scored (`reward_source/NAME`)
     and the mean sum of each reward component over an episode (`reward/NAME`).
@@ -98,6 +101,7 @@ def rescore(
     scores = score(
         [trajectories[i].episode for i in indices],
         [trajectories[i].past for i in indices],
+        [trajectories[i].past_states for i in indices],
     )
     for i, episode_score in zip(indices, scores, strict=True):
         t = trajectories[i]

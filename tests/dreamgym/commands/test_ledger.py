@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 from dreamgym.build.real import timings
-from dreamgym.build.real.environments import dev_games
+from dreamgym.build.real.dev_play import dev_games
 from dreamgym.cli import estimate as cli_estimate
 from dreamgym.commands.quickstart import stage_names
 from dreamgym.commands.results import write_results

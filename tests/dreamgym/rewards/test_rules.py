@@ -360,6 +360,12 @@ def test_what_was_reached_before_a_fork_is_not_paid_again():
     whole = rules.milestone_rewards([steps[0], *rows], [LIT, OUT, PRESS])
     fork = rules.milestone_rewards(rows, [LIT, OUT, PRESS], past=("press lamp",))
     assert fork == whole[1:] == [{}, {"milestone/out": 0.5}]
+    # What a past state had, and the fork begins without.
+    on, off = ("the lamp is on",), ("the lamp is off",)
+    again = [helpers.transition(off, "press", on)]
+    assert rules.milestone_rewards(again, [LIT]) == [{"milestone/lit": 0.25}]
+    lost = rules.milestone_rewards(again, [LIT], ("press",), past_states=(on,))
+    assert lost == [{}]
     assert rules.milestone_rewards(rows, [PRESS], past=("wait",)) == [
         {"milestone/press": 2.0},
         {},

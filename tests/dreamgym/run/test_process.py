@@ -8,10 +8,10 @@ import pytest
 
 PROGRAM = """
 import ctypes, resource, sys
-from dreamgym.commands.quickstart import tune_process
+from dreamgym.run.allocator import keep_freed_memory
 
 if sys.argv[1] == "tuned":
-    tune_process()
+    keep_freed_memory()
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
 libc.malloc.argtypes = [ctypes.c_size_t]
@@ -39,3 +39,22 @@ def page_faults(how):
 def test_a_buffer_that_was_freed_is_not_paged_in_again():
     assert page_faults("tuned") < 100
     assert page_faults("as it was") > 1000  # 64 MiB are 16,384 pages of 4 KiB
+
+
+ORDER = """
+import sys
+from dreamgym.cli import main
+
+# The package's `main` is the function; its module is still to be had.
+module = sys.modules["dreamgym.cli.main"]
+module.keep_freed_memory = lambda: print("jax" in sys.modules)
+sys.exit(main(["settings", "train.update.learning_rate"]))
+"""
+
+
+def test_the_command_line_asks_for_it_before_jax_has_threads():
+    """A thread keeps the heap that it began with."""
+    done = subprocess.run(
+        [sys.executable, "-c", ORDER], check=True, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines()[0] == "False"

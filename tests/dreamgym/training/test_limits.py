@@ -99,10 +99,10 @@ def test_a_cost_lowers_the_reward_of_its_step_by_the_multiplier():
     config = LoopConfig(group_size=2, limits=(FALL,))
     batch = TurnBatch(rollouts(*plans), config)
     weights, updater = config.initial_weights, common.updater()
-    free, _ = batch.rewards(weights, updater, None, 1.0)
-    limited, _ = batch.rewards(weights, updater, None, 1.0, {"fall": 0.25})
+    free, _ = batch.rewards(weights, updater, None)
+    limited, _ = batch.rewards(weights, updater, None, {"fall": 0.25})
     np.testing.assert_allclose(free - limited, [0.25, 0, 0, 0.25, 0.25])
-    np.testing.assert_allclose(batch.rewards(weights, updater, None, 1.0, {})[0], free)
+    np.testing.assert_allclose(batch.rewards(weights, updater, None, {})[0], free)
 
 
 @pytest.mark.parametrize("limit", [0.0, 0.2])

@@ -8,6 +8,7 @@ import pytest
 
 from dreamgym.rl.advantages import unit_rms
 from dreamgym.rl.config import KLPenaltyConfig, LossWeights, UpdateConfig
+from dreamgym.rl.credit import TurnGrid
 from dreamgym.rl.critic import Critic
 from dreamgym.rl.update import Updater
 from dreamgym.training.learn import RETURN_SCALE, learn
@@ -98,8 +99,10 @@ def test_advantages_do_not_depend_on_the_size_of_rewards(kind, factor, monkeypat
 
     def advantages(size):
         batch = TurnBatch(walks(size), config)
-        known = None if kind != "group" else 1.0
-        rewards, scale = batch.rewards(LossWeights(0.5), some, None, known)
+        rewards, scale = batch.rewards(
+            LossWeights(0.5), some, None, scaled=kind != "group"
+        )
+        scale = scale or 1.0
         values, mask = batch.grid().group_advantages(
             rewards, batch.state_numbers(), config.update, 4
         )
@@ -109,6 +112,21 @@ def test_advantages_do_not_depend_on_the_size_of_rewards(kind, factor, monkeypat
     np.testing.assert_allclose(a, b, rtol=1e-5)
     assert np.abs(a).max() > 0.5
     assert scaled_rms * other_scale == pytest.approx(factor * rms * scale, rel=1e-5)
+
+
+def test_the_scale_is_that_of_returns_that_say_something():
+    """A batch without a win, or with step costs alone, must not set it for ever."""
+    grid = TurnGrid(np.array([2, 2]), np.array([True, True]), np.array([0, 0]))
+    nothing, costs = [0.0] * 4, [-0.01] * 4
+    wins = [0.0, 100.0, 0.0, 100.0]
+    assert grid.return_scale(nothing, 1.0) is None
+    assert grid.return_scale(nothing, 1.0, known=7.0) == 7.0
+    first = grid.return_scale(costs, 1.0)
+    assert first == pytest.approx(np.sqrt((0.02**2 + 0.01**2) / 2))
+    assert grid.return_scale(wins, 1.0, known=first) == 100.0
+    # A few times as much is what learning brings: the units stay.
+    assert grid.return_scale(wins, 1.0, known=26.0) == 26.0
+    assert grid.return_scale(wins, 1.0, known=24.0) == 100.0
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 import pytest
 
 from dreamgym.agent.rollout import Trajectory
-from dreamgym.build.real import environments
+from dreamgym.build.real import dev_play, environments
 from dreamgym.config.presets import preset
 from dreamgym.envs import vector
 from dreamgym.envs.failures import EnvironmentDown
@@ -47,7 +47,7 @@ def test_broken_floors_and_dev_games_are_not_written(tmp_path, monkeypatch):
     """They are few, so that no batch sees enough of them break in a row."""
     tasks = doubles.tasks("test")[:3]
     monkeypatch.setattr(environments, "test_tasks", lambda _: tasks)
-    monkeypatch.setattr(environments, "dev_tasks", lambda _: doubles.tasks("dev")[:3])
+    monkeypatch.setattr(dev_play, "dev_tasks", lambda _: doubles.tasks("dev")[:3])
     monkeypatch.setattr(environments, "make_env", lambda _: Broken())
     with Run(tmp_path, preset("tiny", {"env.id": "tests.doubles:Corridor"})) as run:
         write_episodes(run.path("episodes.jsonl"), [doubles.expert(tasks[0])])
@@ -55,7 +55,7 @@ def test_broken_floors_and_dev_games_are_not_written(tmp_path, monkeypatch):
             with pytest.raises(EnvironmentDown, match=f"3 games of {name}.*gone"):
                 environments.play_floor(run, name)
         with pytest.raises(EnvironmentDown, match=r"3 games of bc.*gone"):
-            environments.play_dev_games(run, "bc", doubles.policy())
+            dev_play.play_dev_games(run, "bc", doubles.policy())
         assert not list(tmp_path.glob("**/random.jsonl"))
         assert not list(tmp_path.glob("dev_games/*"))
 

@@ -6,7 +6,7 @@ from dreamgym.agent.planning import PlanningPolicy
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.build import planning
 from dreamgym.build.models import save_policy
-from dreamgym.build.real import environments
+from dreamgym.build.real import dev_play, environments
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run
 from dreamgym.run.view import StageView
@@ -149,7 +149,7 @@ def test_a_good_dream_counts_where_dev_games_hardly_differ(
             for t, wins in zip(GAMES, results[name], strict=True)
         ]
 
-    monkeypatch.setattr(environments, "play_dev_games", play)
+    monkeypatch.setattr(dev_play, "play_dev_games", play)
     with make_run() as run:
         run.write_json("fidelity.json", scorecard(trust))
         assert (planner.body(run)["kept"] == "planner") == keeps

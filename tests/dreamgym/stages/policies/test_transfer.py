@@ -4,7 +4,7 @@ import pytest
 
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.build.models import save_policy
-from dreamgym.build.real import dev_choice, environments
+from dreamgym.build.real import dev_choice, dev_play
 from dreamgym.build.real.dev_choice import player_of
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run
@@ -37,7 +37,7 @@ def set_wins(monkeypatch, wins):
         del run, policy
         return [*WON[: wins[name]], *LOST[wins[name] :]]
 
-    monkeypatch.setattr(environments, "play_dev_games", play_dev_games)
+    monkeypatch.setattr(dev_play, "play_dev_games", play_dev_games)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_more_real_wins_are_imitated_unless_dev_games_speak_clearly_against_it(
         wins = before if name == "dream" else before - fewer
         return [*won[:wins], *lost[wins:]]
 
-    monkeypatch.setattr(environments, "play_dev_games", play_dev_games)
+    monkeypatch.setattr(dev_play, "play_dev_games", play_dev_games)
     first, tuned = doubles.policy(seed=1), doubles.policy(seed=2)
     numbers = transfer._better_policy(run, "s2r", "dream", first, tuned, new_wins=True)
     assert numbers["kept"] == ("dream" if number == 6 and fewer == 3 else kept)
@@ -104,7 +104,7 @@ def test_a_policy_that_wins_all_dev_games_is_left_as_it_is(
     }
     tuned = []
     monkeypatch.setattr(
-        environments, "play_dev_games", lambda *_: WON * (ENOUGH_WON // len(WON))
+        dev_play, "play_dev_games", lambda *_: WON * (ENOUGH_WON // len(WON))
     )
     monkeypatch.setattr(
         transfer, "iterate", lambda *_, **__: tuned.append(1) or (POLICY, {})
@@ -317,7 +317,7 @@ def test_steps_for_the_dev_games_that_follow_are_kept_back(
 
     monkeypatch.setattr(transfer, "iterate", iterate)
     monkeypatch.setattr(transfer, "_better_policy", lambda *_, **__: {})
-    monkeypatch.setattr(environments, "play_dev_games", lambda *_: [])
+    monkeypatch.setattr(dev_play, "play_dev_games", lambda *_: [])
     with Run(tmp_path, preset("tiny", settings)) as run:
         run.mark("collect", {"real_transitions": 1000, "deterministic": True})
         run.mark("train", {"kept": "dream"})
@@ -349,13 +349,13 @@ def test_dev_games_are_played_where_what_is_planned_for_them_is_left(
     }
     with Run(tmp_path, preset("tiny", settings)) as run:
         run.mark("collect", {"real_transitions": 1000})
-        assert environments.dev_games(run) == 4
+        assert dev_play.dev_games(run) == 4
         for name in recorded:
             run.path("dev_games").mkdir(exist_ok=True)
             run.path(f"dev_games/{name}.jsonl").touch()
         with run.real_steps.recorded(tmp_path / "x.steps", left):
-            assert environments.plays_dev_games(run, "dream", "s2r") == plays
-            assert environments.plays_dev_games(run)
+            assert dev_play.plays_dev_games(run, "dream", "s2r") == plays
+            assert dev_play.plays_dev_games(run)
 
 
 DEV = doubles.tasks("dev")[:4]
@@ -373,11 +373,11 @@ def test_where_the_budget_ends_policies_are_compared_on_what_both_played(
     }
     policy = doubles.policy(action_tokens=6)
     with Run(tmp_path, preset("tiny", settings)) as run:
-        monkeypatch.setattr(environments, "dev_tasks", lambda _: DEV)
-        environments.play_dev_games(run, "bc", policy)
+        monkeypatch.setattr(dev_play, "dev_tasks", lambda _: DEV)
+        dev_play.play_dev_games(run, "bc", policy)
         for _ in range(2):  # the second time the games that were played are read
             with run.real_steps.recorded(tmp_path / "x.steps", left) as counter:
-                start, tuned = environments.paired_dev_games(
+                start, tuned = dev_play.paired_dev_games(
                     run, ("bc", policy), ("s2r", policy)
                 )
             assert counter.count == 10 * played

@@ -14,7 +14,7 @@ from dreamgym.build import episodes as run_episodes
 from dreamgym.build import models
 from dreamgym.build.chat import ServerLost
 from dreamgym.build.episodes import NAMES
-from dreamgym.build.real import environments
+from dreamgym.build.real import dev_play
 from dreamgym.config.overrides import changed, changed_by
 from dreamgym.config.presets import preset
 from dreamgym.envs import registry
@@ -228,7 +228,7 @@ def test_bc_that_wins_all_dev_games_leaves_nothing_to_gain(
 ):
     won = [Trajectory(doubles.expert(doubles.tasks("dev")[0]), (), None)] * games
     monkeypatch.setattr(warmstart, "plays_dev_games", lambda *_: True)
-    monkeypatch.setattr(warmstart, "play_dev_games", lambda *_: won)
+    monkeypatch.setattr(warmstart, "paired_dev_games", lambda *_: (won, won))
     policy = doubles.policy()
     settings = {"env.id": "tests.doubles:Corridor", "dream_check.force": False}
     with Run(tmp_path, preset("tiny", settings)) as run:
@@ -259,7 +259,8 @@ def test_the_warm_start_is_kept_if_it_wins_a_standard_error_more(
         for name, count in (("bc", before), ("warmstart", after))
     }
     monkeypatch.setattr(warmstart, "plays_dev_games", lambda *_: True)
-    monkeypatch.setattr(warmstart, "play_dev_games", lambda _, name, __: rows[name])
+    both = rows["bc"], rows["warmstart"]
+    monkeypatch.setattr(warmstart, "paired_dev_games", lambda *_: both)
     policy, other = doubles.policy(), doubles.policy(seed=1).model
     settings = {"env.id": "tests.doubles:Corridor"}
     with Run(tmp_path, preset("tiny", settings)) as run:
@@ -323,7 +324,7 @@ def test_branches_are_made_once(tmp_path, monkeypatch):
     run.path("stages/warmstart.json").unlink()
     tasks = [e.task for e in read_episodes(run.path("dev_games/bc.jsonl"))]
     monkeypatch.setattr(registry, "make", None)
-    monkeypatch.setattr(environments, "dev_tasks", lambda _: tasks)
+    monkeypatch.setattr(dev_play, "dev_tasks", lambda _: tasks)
     assert numbers(run) == output
 
 
