@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -316,6 +317,18 @@ def _ranking(
     }
 
 
+def _without_test_tasks(pairs: list[Preference], file: str) -> list[Preference]:
+    """Return the pairs that are not of test tasks; say how many are."""
+    kept = [p for p in pairs if p.task.split != "test"]
+    if count := len(pairs) - len(kept):
+        print(
+            f"{file}: {count} of {len(pairs)} pairs are of test tasks and left out: "
+            "what is learnt from them cannot be tested on them",
+            file=sys.stderr,
+        )
+    return kept
+
+
 def preference_pairs(
     run: Run, file: str, *, max_pairs_per_task: int, held_out_share: float
 ) -> tuple[list[Preference], list[Preference]]:
@@ -323,6 +336,7 @@ def preference_pairs(
 
     Without a `file` the pairs are successful over failed attempts at the same task:
     those of the training tasks are learnt from, those of the dev tasks are held out.
+    Pairs of test tasks are left out.
 
     Raises:
       RunError: there are no pairs to learn from, or none is held out.
@@ -336,7 +350,7 @@ def preference_pairs(
         )
         source = f"{run.root}: episodes.jsonl and dev.jsonl"
     else:
-        pairs = read_preferences(Path(file))
+        pairs = _without_test_tasks(read_preferences(Path(file)), file)
         fitted, held_out = split(pairs, held_out_share=held_out_share, seed=seed)
         source = file
     held_out = list({p.task.id: p for p in held_out[::-1]}.values())[::-1]

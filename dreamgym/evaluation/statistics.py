@@ -1,4 +1,8 @@
-"""Intervals: Wilson for one rate, a paired bootstrap for a difference; a front."""
+"""Intervals: of a rate (Wilson), of a paired difference; a front.
+
+Differences of wins and losses have the interval of Bonett and Price, others that of a
+paired bootstrap.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -86,11 +90,30 @@ def ratio(
     }
 
 
+def bonett_price(more: int, fewer: int, count: int) -> tuple[float, float]:
+    """Return the 95 % interval of a difference of two paired rates.
+
+    It is the adjusted Wald interval of Bonett and Price (Journal of Educational and
+    Behavioral Statistics 37, 2012): one game is added to each of the two kinds in which
+    the pairs differ. With few games a percentile bootstrap excludes 0 far more often
+    than one time in twenty (docs/LOG.md, 2026-11-29).
+
+    Args:
+      more: games that the first won and the second did not; `fewer` the other way.
+      count: all games that both have played, at least 1.
+    """
+    p, q = (more + 1) / (count + 2), (fewer + 1) / (count + 2)
+    half = Z95 * np.sqrt((p + q - (p - q) ** 2) / (count + 2))
+    return float(max(p - q - half, -1.0)), float(min(p - q + half, 1.0))
+
+
 def paired_difference(
     a: Sequence[float], b: Sequence[float], *, seed: int, draws: int = 10_000
 ) -> dict[str, float | None]:
-    """Return the mean of a - b over the same games, with a 95 % bootstrap interval.
+    """Return the mean of a - b over the same games, with a 95 % interval.
 
+    Where each difference is -1, 0 or 1, as of wins and losses, it is the interval of
+    `bonett_price`, else that of a bootstrap over games, which is too narrow for few.
     Without a game there is none: mean, low and high are None.
 
     Raises:
@@ -101,6 +124,9 @@ def paired_difference(
     if not len(a):
         return {"mean": None, "low": None, "high": None, "episodes": 0}
     d = np.asarray(a, float) - np.asarray(b, float)
+    if np.isin(d, (-1.0, 0.0, 1.0)).all():
+        low, high = bonett_price(int((d > 0).sum()), int((d < 0).sum()), len(d))
+        return {"mean": float(d.mean()), "low": low, "high": high, "episodes": len(d)}
     rng = np.random.default_rng(seed)
     # In pieces of 1,000 draws: all at once would need draws times games numbers.
     means = np.concatenate(

@@ -21,7 +21,7 @@ from dreamgym.build.experience import (
 from dreamgym.build.loop import reinforce
 from dreamgym.build.real.environments import dreamable_tasks, training_tasks
 from dreamgym.build.real.real_iteration import (
-    count_transitions,
+    Play,
     play_round,
     refit_round,
 )
@@ -48,16 +48,16 @@ def dream_rounds(
     """
     c = run.config.transfer
     tasks = training_tasks(run, [e.task for e in read(run)[0]], c.fresh_tasks)
-    played: list[Episode] = []
+    play = Play([], 0)
     rows: list[dict[str, Any]] = []
     model_folder = remedy_folder(run)
     for number in range(1, c.iteration.rounds + 1):
-        folder, before = f"{name}/round-{number}", len(played)
-        limit = steps * number // c.iteration.rounds - count_transitions(played)
-        played = play_round(run, folder, policy, tasks, played, limit, reserve)
+        folder, before = f"{name}/round-{number}", len(play.episodes)
+        limit = steps * number // c.iteration.rounds - play.steps
+        play = play_round(run, folder, policy, tasks, play, limit, reserve)
         row: dict[str, Any] = {
-            "real_transitions": count_transitions(played),
-            **_success("real_success", played[before:]),
+            "real_transitions": play.steps,
+            **_success("real_success", play.episodes[before:]),
         }
         if can_refit(run.config):
             row |= refit_round(run, folder, model_folder)

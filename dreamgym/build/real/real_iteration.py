@@ -13,7 +13,7 @@ import dataclasses
 import itertools
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -65,25 +65,23 @@ def iterate(
     dreamed: list[Episode] = []
     if dreams:  # the control must not see it
         dreamed = recorded_episodes(run.path("expert_iteration.jsonl"))
-    played: list[Episode] = []
+    play = Play([], 0)
     rows: list[dict[str, Any]] = []
     model_folder = remedy_folder(run) if dreams else ""
     for number in range(1, c.transfer.iteration.rounds + 1):
         folder = f"{name}/round-{number}"
-        limit = steps * number // c.transfer.iteration.rounds - count_transitions(
-            played
-        )
+        limit = steps * number // c.transfer.iteration.rounds - play.steps
         player: Policy | PlanningPolicy = policy
         if dreams:
             plan = chosen_plan(run, policy, c.transfer.iteration.plan, "none")
             player = planning_policy(run, policy, plan, stage=name, folder=model_folder)
-        unsolved = _unsolved(tasks, [*collected, *played])
-        played = play_round(run, folder, player, unsolved, played, limit, reserve)
-        new = solutions(played, c.bc.min_wins, _won_tasks(collected))
+        unsolved = _unsolved(tasks, [*collected, *play.episodes])
+        play = play_round(run, folder, player, unsolved, play, limit, reserve)
+        new = solutions(play.episodes, c.bc.min_wins, _won_tasks(collected))
         real = [*collected, *new]
         solved = _won_tasks(real)
         row: dict[str, Any] = {
-            "real_transitions": count_transitions(played),
+            "real_transitions": play.steps,
             "real_demonstrations": len(solved),
         }
         if dreams:
@@ -141,28 +139,41 @@ def _unsolved(tasks: Sequence[Task], played: Sequence[Episode]) -> list[Task]:
     return [t for t in tasks if t.id not in solved]
 
 
+class Play(NamedTuple):
+    """What was played in real rounds, and the real steps that it took.
+
+    Episodes that the environment broke are left out; their steps count.
+    """
+
+    episodes: list[Episode]
+    steps: int
+
+
 def play_round(
     run: Run,
     folder: str,
     policy: Policy | PlanningPolicy,
     tasks: Sequence[Task],
-    before: Sequence[Episode],
+    before: Play,
     steps: int,
     reserve: int = 0,
-) -> list[Episode]:
-    """Return the episodes played `before`, and those of this round, which are recorded.
+) -> Play:
+    """Return what was played `before` and in this round, which is recorded.
 
     The tasks are played in random order. Where `steps` are left after that, those that
     were not won are played again. Episodes that the environment broke are left out.
     `reserve` of the real steps that the run may still take are left: an attempt that
     was interrupted has taken some.
     """
-    path = run.path(f"{folder}/episodes.jsonl")
+    path, steps_file = run.path(f"{folder}/episodes.jsonl"), f"{folder}/real_steps.json"
     if path.is_file():
-        return recorded_episodes(path)
+        episodes = recorded_episodes(path)
+        if run.path(steps_file).is_file():
+            return Play(episodes, int(run.read_json(steps_file)["real_steps"]))
+        return Play(episodes, count_transitions(episodes))  # of a run before 2026-11-29
     seed = content_seed(run.config.policy_seed, folder)
     order = np.random.default_rng(seed).permutation(len(tasks)).tolist()
-    played, remaining = list(before), [tasks[i] for i in order]
+    played, remaining = list(before.episodes), [tasks[i] for i in order]
     if run.real_steps.left is not None:
         steps = min(steps, max(run.real_steps.left - reserve, 0))
     with (
@@ -191,9 +202,11 @@ def play_round(
                 for e in new
             ]
             remaining = _unsolved(remaining, new)
+        steps_taken = before.steps + envs.transitions
     path.parent.mkdir(parents=True, exist_ok=True)
+    run.write_json(steps_file, {"real_steps": steps_taken})
     write_episodes(path, played, check=False)
-    return played
+    return Play(played, steps_taken)
 
 
 def refit_round(run: Run, folder: str, start: str) -> dict[str, float]:

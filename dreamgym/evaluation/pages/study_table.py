@@ -271,7 +271,11 @@ def _number_text(n: Number, *, signed: bool = False) -> str:
 
 
 def _of_values(values: Sequence[Any]) -> Number | None:
-    """Numbers by mean and range; rates (mean and count) pooled, with an interval."""
+    """Return numbers by mean and range, and rates (mean and count) pooled.
+
+    Runs of several seeds score the same dev tasks. So the interval of a pooled rate is
+    that of the run with the most cases, and further seeds do not narrow it.
+    """
     numbers = [t for t in values if t is not None]
     if numbers and all(isinstance(t, Mapping) and "count" in t for t in numbers):
         sizes = [t.get("effective", t["count"]) for t in numbers]
@@ -292,7 +296,7 @@ def _pooled(counts: Iterable[tuple[float | int, float | int]]) -> Number | None:
     if not nonempty:
         return None
     hits, count = sum(h for h, _ in nonempty), sum(c for _, c in nonempty)
-    low, high = wilson_of(hits / count, count)
+    low, high = wilson_of(hits / count, max(c for _, c in nonempty))
     means = [h / c for h, c in nonempty]
     return {
         "mean": hits / count,

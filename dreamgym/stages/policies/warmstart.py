@@ -71,9 +71,7 @@ def body(run: Run) -> dict[str, Any]:
     final, first = policy.model, 0
     if _models(method):
         # Taken out of the same budget, or IWM would be compared with fewer updates.
-        # One update at least is left for imitation.
-        first = min(max(int(c.iwm_share * steps), 1), steps - 1)
-    if first:
+        first = max(int(c.iwm_share * steps), 1)
         final = fit_model(run, "iwm", final, iwm, _iwm_fit(c, fit, first), ())
     if method == "bc":
         final = control

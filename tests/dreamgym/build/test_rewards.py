@@ -308,6 +308,27 @@ def test_pairs_of_a_file_are_held_out_by_task(tmp_path):
     assert not {p.task.id for p in fit} & {p.task.id for p in held}
 
 
+def test_pairs_of_test_tasks_are_left_out_of_a_file(tmp_path, capsys):
+    run = made(tmp_path, train=1, dev=1)
+    pairs = won_over_lost(both("train", 8), max_pairs=4, seed=0)
+    tasks = [dataclasses.replace(p.task, split="test") for p in pairs[:3]]
+    tested = [
+        dataclasses.replace(p, task=t) for p, t in zip(pairs[:3], tasks, strict=True)
+    ]
+    write_preferences(tmp_path / "p.jsonl", [*tested, *pairs[3:]])
+    fit, held = rewards.preference_pairs(
+        run, str(tmp_path / "p.jsonl"), max_pairs_per_task=4, held_out_share=0.4
+    )
+    assert {p.task.split for p in (*fit, *held)} == {"train"}
+    printed = capsys.readouterr().err
+    assert f"3 of {len(pairs)} pairs are of test tasks and left out" in printed
+    write_preferences(tmp_path / "q.jsonl", tested)
+    with pytest.raises(RunError, match="0 pairs to fit"):
+        rewards.preference_pairs(
+            run, str(tmp_path / "q.jsonl"), max_pairs_per_task=4, held_out_share=0.4
+        )
+
+
 def test_tasks_that_were_not_both_won_and_lost_are_no_pairs(tmp_path):
     run = made(tmp_path, train=1, dev=1)
     write_episodes(run.path("dev.jsonl"), [doubles.expert(doubles.tasks("dev")[0])])

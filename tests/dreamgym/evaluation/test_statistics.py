@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dreamgym.evaluation.statistics import (
+    bonett_price,
     difference_text,
     mean_of_games,
     paired_difference,
@@ -106,6 +107,42 @@ def test_the_interval_is_that_of_the_mean_of_differences():
         (got["low"], got["high"]), (d.mean() - half, d.mean() + half), atol=0.1 * half
     )
     assert got["low"] > 0  # the first is the better one
+
+
+def test_the_interval_of_wins_and_losses_by_hand():
+    """b = 5 and c = 1 of 20 games: p = 6/22, q = 2/22."""
+    a = [1.0] * 5 + [0.0] * 1 + [1.0] * 10 + [0.0] * 4
+    b = [0.0] * 5 + [1.0] * 1 + [1.0] * 10 + [0.0] * 4
+    got = paired_difference(a, b, seed=0)
+    middle = 4 / 22
+    half = 1.959964 * np.sqrt((8 / 22 - middle**2) / 22)
+    assert got["mean"] == pytest.approx(0.2)
+    assert got["low"] == pytest.approx(middle - half)
+    assert got["high"] == pytest.approx(middle + half)
+    # The example of ci.prop.ps in the R package statpsych.
+    published = bonett_price(26, 4, 48)
+    np.testing.assert_allclose(published, (0.2548067, 0.6251933), atol=1e-7)
+    # Eight games that differ in nothing do not show that nothing differs.
+    same = paired_difference([1.0, 0.0] * 4, [1.0, 0.0] * 4, seed=0)
+    assert same["low"] == -same["high"]
+    assert same["high"] > 0.2
+
+
+@pytest.mark.parametrize("games", [4, 8, 16, 64])
+def test_the_interval_of_few_games_holds_the_difference_as_often_as_it_says(games):
+    rng, p, q = np.random.default_rng(games), 0.3, 0.05
+    held = bootstrapped = 0
+    for _ in range(300):
+        more, fewer, same = rng.multinomial(games, [p, q, 1 - p - q])
+        low, high = bonett_price(int(more), int(fewer), games)
+        held += low <= p - q <= high
+        d = np.repeat([1.0, -1.0, 0.0], [more, fewer, same])
+        means = d[rng.integers(0, games, (400, games))].mean(1)
+        low, high = np.percentile(means, [2.5, 97.5])
+        bootstrapped += low <= p - q <= high
+    assert held / 300 > 0.92
+    if games == 4:  # the control: why it is not a bootstrap
+        assert bootstrapped / 300 < 0.85
 
 
 def test_swapping_the_two_turns_the_sign():

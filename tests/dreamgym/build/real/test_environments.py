@@ -7,7 +7,7 @@ from dreamgym.build.real import dev_play, environments
 from dreamgym.config.presets import preset
 from dreamgym.envs import vector
 from dreamgym.envs.failures import EnvironmentDown
-from dreamgym.run.directory import Run
+from dreamgym.run.directory import Run, RunError
 from tests import doubles
 from worldmodel.data.records import write_episodes
 
@@ -77,3 +77,25 @@ def test_without_an_environment_there_are_no_fresh_tasks(tmp_path):
     with Run(tmp_path, preset("tiny", {"env.id": ""})) as run:
         collected = list(doubles.tasks("train")[:5])
         assert environments.training_tasks(run, collected, 3) == collected
+
+
+def test_tasks_that_were_held_out_of_recordings_are_no_training_tasks(tmp_path):
+    """The environment lists them for training still."""
+    train = doubles.tasks("train")
+    held_out = [doubles.expert(train[3]), doubles.expert(train[6])]
+    with Run(tmp_path, preset("tiny", {"env.id": "tests.doubles:Corridor"})) as run:
+        write_episodes(run.path("dev.jsonl"), held_out)
+        tasks = environments.training_tasks(run, train[:2], 6)
+    expected = [t.id for i, t in enumerate(train[:10]) if i not in (3, 6)]
+    assert [t.id for t in tasks] == expected
+
+
+@pytest.mark.parametrize("file", ["episodes.jsonl", "dev.jsonl"])
+def test_test_tasks_that_were_seen_before_are_refused(tmp_path, file):
+    other = [doubles.expert(doubles.tasks("train")[0])]
+    seen = [doubles.expert(doubles.tasks("test")[1])]
+    with Run(tmp_path, preset("tiny", {"env.id": "tests.doubles:Corridor"})) as run:
+        for name in ("episodes.jsonl", "dev.jsonl"):
+            write_episodes(run.path(name), seen if name == file else other)
+        with pytest.raises(RunError, match=rf"test tasks must not be .*{file} as well"):
+            environments.test_tasks(run)

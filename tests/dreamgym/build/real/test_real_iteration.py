@@ -372,7 +372,7 @@ def test_parts_that_earned_most_are_imitated_where_wins_are_few(
     def play(run, folder, policy, tasks, *_):
         del run, folder, policy
         asked.append(ids_of(tasks))
-        return [part, nothing]
+        return real_iteration.Play([part, nothing], 9)
 
     monkeypatch.setattr(real_iteration, "play_round", play)
     _, numbers = iterate(run, "real_only", warm(), steps=100, dreams=False)
@@ -394,7 +394,8 @@ def test_a_dreamed_part_takes_the_place_of_no_earlier_win(run, monkeypatch):
     steps = [dataclasses.replace(x, rewards={"x": 0.25}) for x in part.transitions]
     part = dataclasses.replace(part, transitions=tuple(steps), success=False)
     monkeypatch.setattr(real_iteration, "dreamed_wins", lambda *_, **__: [part])
-    monkeypatch.setattr(real_iteration, "play_round", lambda *_: [])
+    nothing = real_iteration.Play([], 0)
+    monkeypatch.setattr(real_iteration, "play_round", lambda *_: nothing)
     _, numbers = iterate(run, "s2r", warm(), steps=100, dreams=True)
     for row in numbers["rounds"]:
         assert row["dreamed_demonstrations"] == len(DREAMED)
@@ -403,3 +404,56 @@ def test_a_dreamed_part_takes_the_place_of_no_earlier_win(run, monkeypatch):
 
 def ids_of(tasks):
     return {t.id for t in tasks}
+
+
+class Breaking(doubles.Corridor):
+    """A corridor that breaks at the third step of every other game."""
+
+    games = 0
+
+    def reset(self, **kwargs):
+        self.steps = 0
+        type(self).games += 1
+        return super().reset(**kwargs)
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 3 and self.games % 2:
+            raise KeyError("broken")
+        return super().step(action)
+
+
+@pytest.mark.usefixtures("unfitted")
+def test_steps_of_episodes_that_broke_count_in_later_rounds(run, monkeypatch):
+    monkeypatch.setattr(doubles, "Corridor", Breaking)
+    envs = lambda *_: RealVectorEnv([Breaking()], max_steps=LIMIT)  # noqa: E731
+    monkeypatch.setattr(real_iteration, "real_envs", envs)
+    _, numbers = iterate(run, "real_only", warm(), steps=200, dreams=False)
+    steps = [row["real_transitions"] for row in numbers["rounds"]]
+    recorded = [
+        real_iteration.count_transitions(played(run, "real_only", n)) for n in (1, 2)
+    ]
+    assert steps[0] > recorded[0] > 0
+    assert steps[1] <= 200
+    # Read back, the counts are the same.
+    _, again = iterate(run, "real_only", warm(), steps=200, dreams=False)
+    assert again["rounds"] == numbers["rounds"]
+
+
+@pytest.mark.usefixtures("unfitted")
+def test_tasks_that_cannot_be_begun_are_not_dreamed_of(run, monkeypatch):
+    """Where all others are won, nothing is dreamed, and the round goes on."""
+    empty = dataclasses.replace(doubles.tasks("train")[20], initial_state=())
+    monkeypatch.setattr(real_iteration, "training_tasks", lambda *_: [*SHOWN, empty])
+    nothing = real_iteration.Play([], 0)
+    monkeypatch.setattr(real_iteration, "play_round", lambda *_: nothing)
+    asked = []
+
+    def dreamed_wins(run, experience, policy, tasks, *_, **__):
+        del run, experience, policy
+        asked.append(list(tasks))
+        return []
+
+    monkeypatch.setattr(real_iteration, "dreamed_wins", dreamed_wins)
+    iterate(run, "s2r", warm(), steps=100, dreams=True)
+    assert asked == [[], []]

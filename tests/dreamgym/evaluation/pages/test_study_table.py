@@ -5,7 +5,7 @@ import pytest
 
 from dreamgym.evaluation.pages import study_table
 from dreamgym.evaluation.pages.study_table import Row
-from dreamgym.evaluation.statistics import wilson, wilson_of
+from dreamgym.evaluation.statistics import bonett_price, wilson, wilson_of
 
 COLUMNS = {
     "trained": "test/dream",
@@ -78,7 +78,7 @@ def test_rates_of_other_files_are_pooled_by_their_counts_and_numbers_by_range():
         cell(2, "----", "----", exact={"mean": None, "count": 0}, seconds=None),
     ]
     output, _ = shown(Row(("all",), 3, cells))
-    low, high = wilson(35, 40)
+    low, high = wilson_of(35 / 40, 30)  # the seeds score the same tasks
     assert output["exact"] == f"0.875 [{low:.3f}, {high:.3f}] (0.500 to 1.000)"
     assert output["seconds"] == "3 (2 to 4)"
     assert output["trained"] == ""
@@ -89,7 +89,8 @@ def test_rates_of_other_files_are_pooled_by_their_counts_and_numbers_by_range():
 def test_one_seed_has_no_range_and_text_stays_text():
     output, _ = shown(Row(("all",), 1, [cell(0, "1111", "1111", seconds="fast")]))
     assert output["trained"] == "1.000 [0.510, 1.000]"
-    assert output["gain"] == "+0.000 [+0.000, +0.000]"
+    low, high = bonett_price(0, 0, 4)
+    assert output["gain"] == f"+0.000 [{low:+.3f}, {high:+.3f}]"
     assert output["seconds"] == "fast"
 
 
@@ -101,7 +102,8 @@ def test_differences_are_of_the_same_seeds_and_games():
     at = below.index("a minus b, same seeds, same games:")
     assert below[at + 1].startswith("- trained: +0.667 [")
     assert below[at + 1].endswith("3 games")
-    assert below[at + 2] == "- coin: +1.000 [+1.000, +1.000], 2 games"
+    low, _ = bonett_price(2, 0, 2)
+    assert below[at + 2] == f"- coin: +1.000 [{low:+.3f}, +1.000], 2 games"
     assert shown(row, Row(("c",), 2, []))[1] == below[: at - 1]
 
 
@@ -152,7 +154,8 @@ def test_games_played_by_several_seeds_are_one_draw():
     """The interval of a hundred copies of two games is that of the two."""
     copies = [cell(seed, "10--", "00--") for seed in range(100)]
     result = study_table.number(Row(("a",), 100, copies), "gain", COLUMNS["gain"])
-    assert (result["mean"], result["low"], result["high"]) == (0.5, 0.0, 1.0)
+    expected = (0.5, *bonett_price(1, 0, 2))
+    assert (result["mean"], result["low"], result["high"]) == expected
     rng = np.random.default_rng(0)
     many = ["".join(rng.choice(["0", "1"], 4)) for _ in range(100)]
     cells = [cell(s, text, "0000") for s, text in enumerate(many)]

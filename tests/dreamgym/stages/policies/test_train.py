@@ -305,3 +305,18 @@ def test_tasks_that_begin_with_nothing_are_not_dreamed(capsys):
     assert "1 tasks begin with an empty state" in capsys.readouterr().err
     with pytest.raises(RunError, match="no task to dream of"):
         dreamable_tasks([bare])
+
+
+@pytest.mark.parametrize(
+    ("settings", "other"),
+    [
+        ({}, False),
+        ({"train.reward.cost.step": 0.1}, True),
+        ({"train.curriculum.lessons": "tools"}, True),
+        ({"train.limits": [{"name": "fall", "limit": 0.1}]}, True),
+        ({"uncertainty.penalty": 0.5}, True),
+    ],
+)
+def test_the_bound_speaks_of_the_dreams_own_rewards(settings, other):
+    config = preset("tiny", {"env.id": "tests.doubles:Corridor"} | settings)
+    assert train._has_other_rewards(config) is other

@@ -33,8 +33,8 @@ def run(tmp_path):
 def set_wins(monkeypatch, wins):
     """Let each player win its number of the dev games."""
 
-    def play_dev_games(run, name, policy):
-        del run, policy
+    def play_dev_games(run, name, policy, *, reserve=0):
+        del run, policy, reserve
         return [*WON[: wins[name]], *LOST[wins[name] :]]
 
     monkeypatch.setattr(dev_play, "play_dev_games", play_dev_games)
@@ -82,8 +82,8 @@ def test_more_real_wins_are_imitated_unless_dev_games_speak_clearly_against_it(
     lost = [doubles.trajectory(t, ["fly"]) for t in games["lost"]]
     before = number - 1
 
-    def play_dev_games(run, name, policy):
-        del run, policy
+    def play_dev_games(run, name, policy, *, reserve=0):
+        del run, policy, reserve
         wins = before if name == "dream" else before - fewer
         return [*won[:wins], *lost[wins:]]
 
@@ -334,6 +334,48 @@ def test_steps_for_the_dev_games_that_follow_are_kept_back(
     assert taken == [steps]
 
 
+def test_a_second_attempt_has_the_budget_of_the_first(tmp_path, monkeypatch):
+    """The dev games that the first one has played are no further steps."""
+    settings = {
+        "env.id": "tests.doubles:Corridor",
+        "env.max_episode_steps": 10,
+        "budget.real_steps": 2000,
+        "train.monitor.real_eval_tasks": 4,
+        "transfer.method": "expert_iteration",
+        "planner.method": "none",
+    }
+    taken = []
+
+    def iterate(run, name, policy, *, steps, dreams, reserve):
+        del run, name, dreams, reserve
+        taken.append(steps)
+        if len(taken) == 1:
+            raise KeyboardInterrupt
+        return policy, {}
+
+    def play(run, name, policy):
+        del run, policy
+        (tmp_path / "dev_games").mkdir(exist_ok=True)
+        (tmp_path / f"dev_games/{name}.jsonl").touch()
+        return []
+
+    monkeypatch.setattr(transfer, "iterate", iterate)
+    monkeypatch.setattr(transfer, "_better_policy", lambda *_, **__: {})
+    monkeypatch.setattr(dev_play, "play_dev_games", play)
+    with Run(tmp_path, preset("tiny", settings)) as run:
+        run.mark("collect", {"real_transitions": 1000, "deterministic": True})
+        run.mark("train", {"kept": "dream"})
+        run.mark("expert_iteration", {"rounds": 0})
+        run.mark("dream_check", {"refused": "", "forced": False})
+        save_policy(run, "dream", doubles.policy())
+        view = StageView(run, STAGES["s2r"], STAGES)
+        with run.real_steps.recorded(tmp_path / "x.steps", 500):
+            with pytest.raises(KeyboardInterrupt):
+                transfer.body(view, "s2r", "dream")
+            transfer.body(view, "s2r", "dream")
+    assert taken == [420, 420]  # 40 for the start, 40 for what is fine-tuned
+
+
 @pytest.mark.parametrize(
     ("left", "recorded", "plays"),
     [(79, (), False), (80, (), True), (40, ("s2r",), True), (39, ("s2r",), False)],
@@ -385,3 +427,44 @@ def test_where_the_budget_ends_policies_are_compared_on_what_both_played(
                 t.episode.task.id for t in tuned
             ]
             assert len(start) == played
+
+
+def test_dev_games_need_the_steps_of_a_few_long_ones(tmp_path, monkeypatch):
+    """Short collected games do not promise that a policy's games are short."""
+    settings = {
+        "env.id": "tests.doubles:Corridor",
+        "env.max_episode_steps": 50,
+        "train.monitor.real_eval_tasks": 4,
+    }
+    policy = doubles.policy(action_tokens=6)
+    collected = {"dev_episodes": 10, "dev_transitions": 50}
+    with Run(tmp_path, preset("tiny", settings)) as run:
+        run.mark("collect", collected)
+        monkeypatch.setattr(dev_play, "dev_tasks", lambda _: DEV)
+        with run.real_steps.recorded(tmp_path / "x.steps", 199):
+            assert not dev_play.plays_dev_games(run, "bc")
+        with run.real_steps.recorded(tmp_path / "y.steps", 200):
+            assert dev_play.plays_dev_games(run, "bc")
+            assert not dev_play.plays_dev_games(run, "bc", "dream")
+        # Whoever plays all the same leaves no file that a later call stumbles over.
+        with run.real_steps.recorded(tmp_path / "z.steps", 49):
+            assert dev_play.play_dev_games(run, "bc", policy) == []
+        assert not run.path("dev_games/bc.jsonl").exists()
+        # An empty one, as an earlier version wrote it, is played again.
+        run.path("dev_games").mkdir()
+        run.path("dev_games/bc.jsonl").touch()
+        assert len(dev_play.play_dev_games(run, "bc", policy)) == 4
+
+
+def test_long_games_of_one_player_leave_the_other_its_own(tmp_path, monkeypatch):
+    settings = {
+        "env.id": "tests.doubles:Corridor",
+        "env.max_episode_steps": 10,
+        "train.monitor.real_eval_tasks": 4,
+    }
+    policy = doubles.policy(action_tokens=6)  # takes all steps of a game
+    with Run(tmp_path, preset("tiny", settings)) as run:
+        monkeypatch.setattr(dev_play, "dev_tasks", lambda _: [*DEV, *DEV])
+        with run.real_steps.recorded(tmp_path / "x.steps", 80):
+            games = dev_play.paired_dev_games(run, ("bc", policy), ("s2r", policy))
+    assert [len(g) for g in games] == [4, 4]
