@@ -1,6 +1,6 @@
-.PHONY: check lint test slow docs bench wheel launch
+.PHONY: check lint test medium slow docs bench wheel launch
 
-check: lint test  ## what a change must pass
+check: lint test medium  ## what a change must pass
 
 lint:  ## format, lint and types
 	ruff format --check .
@@ -9,6 +9,9 @@ lint:  ## format, lint and types
 
 test:  ## the fast tests
 	pytest
+
+medium:  ## whole stages and compiled models, seconds each
+	pytest -m 'medium and not slow'
 
 slow:  ## learning tests and whole runs, minutes
 	pytest -m slow

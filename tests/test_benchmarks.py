@@ -228,6 +228,7 @@ def test_ratios_of_iterations_are_those_of_their_rounds(monkeypatch):
     assert (row["turns"], row["sampled"], row["trained"]) == (2, 8, 40)
 
 
+@pytest.mark.medium
 @pytest.mark.peer
 def test_the_memory_finds_what_faiss_finds():
     pytest.importorskip("faiss")

@@ -35,6 +35,7 @@ def spec(request, tmp_path, monkeypatch):
     sys.modules.pop(f"{name}_page", None)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("spec", CLASSES, indirect=True)
 def test_an_example_has_no_fault_and_no_warning(spec, capsys):
     report = checker.check(registry.make(spec), make=lambda: registry.make(spec))

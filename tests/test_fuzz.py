@@ -25,6 +25,7 @@ READERS = fuzz.readers()
 fuzz_readers = sys.modules[fuzz.readers.__module__]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", READERS)
 def test_a_reader_takes_its_inputs_and_refuses_what_is_damaged(name):
     reader = READERS[name]
@@ -45,6 +46,7 @@ def test_the_corpus_is_replayed():
             assert fuzz.problem_of(reader, data) == "", (name, data[:200])
 
 
+@pytest.mark.medium
 def test_what_a_reader_does_wrong_is_found_and_kept(tmp_path):
     def read(data):
         if b"q" in data:

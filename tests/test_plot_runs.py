@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests import doubles
 from worldmodel.data.records import write_episodes
 
@@ -35,6 +37,7 @@ def finished_run(path: Path, won: int) -> Path:
     return path
 
 
+@pytest.mark.medium
 def test_the_plot_pools_the_games_of_its_runs(tmp_path):
     runs = [finished_run(tmp_path / f"{seed}", 2 + seed) for seed in range(2)]
     done = subprocess.run(

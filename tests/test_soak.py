@@ -100,6 +100,7 @@ def test_a_run_that_fails_by_itself_is_a_failure(tmp_path):
     assert done(FAILS, tmp_path / "run")[0] == "status 3"
 
 
+@pytest.mark.medium
 def test_a_run_that_ends_with_its_child_is_a_failure(tmp_path):
     failure, ways = done(PARENT, tmp_path / "run", ("child", 1.5))
     assert ways == ["child"]

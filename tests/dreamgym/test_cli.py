@@ -27,6 +27,7 @@ def _elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command, capsys):
     with pytest.raises(SystemExit) as stop:
@@ -337,6 +338,7 @@ def test_check_has_status_0_with_warnings_only(capsys):
     assert "no faults, 1 warning (" in capsys.readouterr().out
 
 
+@pytest.mark.medium
 def test_the_package_is_a_command():
     done = subprocess.run(
         [sys.executable, "-m", "dreamgym", "check", "--env", CORRIDOR],

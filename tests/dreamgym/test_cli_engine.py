@@ -34,6 +34,7 @@ def generated(capsys, directory, *more):
     return json.loads(out)
 
 
+@pytest.mark.medium
 def test_greedy_text_is_that_of_a_full_pass(capsys, directory, text_model):
     done = generated(capsys, directory, "--temperature", 0, "--ignore-eos")
     ids = list(done["prompt_ids"])
@@ -47,6 +48,7 @@ def test_greedy_text_is_that_of_a_full_pass(capsys, directory, text_model):
     assert done["text"] == Vocabulary.load(directory).decode(done["ids"], controls=True)
 
 
+@pytest.mark.medium
 def test_a_seed_decides_and_cuts_cut(capsys, directory):
     one, same, other = (
         generated(capsys, directory, "--seed", s, "--ignore-eos") for s in (1, 1, 2)
@@ -61,6 +63,7 @@ def test_a_seed_decides_and_cuts_cut(capsys, directory):
     np.testing.assert_allclose(best["logprobs"], 0.0, atol=1e-6)
 
 
+@pytest.mark.medium
 def test_text_alone_and_stop_strings(capsys, directory):
     whole = generated(capsys, directory, "--ignore-eos")["text"]
     args = ("--prompt", "the lamp", "--max-tokens", 12, "--ignore-eos")

@@ -188,6 +188,7 @@ def test_a_run_goes_on_without_a_win_where_progress_is_paid(tmp_path, monkeypatc
         quickstart_command.quickstart("starts", config)
 
 
+@pytest.mark.medium
 def test_nothing_to_imitate_is_said_before_anything_is_fitted(capsys, tmp_path):
     lost = [
         dataclasses.replace(doubles.expert(t), success=None)

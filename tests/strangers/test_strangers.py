@@ -51,6 +51,7 @@ def made(name):
     return registry.make(spec(name))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", STRANGERS)
 def test_a_stranger_keeps_the_contract(name):
     env = made(name)

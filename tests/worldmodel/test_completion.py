@@ -50,6 +50,7 @@ def test_a_stop_token_ends_the_text(text_model, vocabulary):
     assert done.text == vocabulary.decode(free.ids[: n - 1], controls=True)
 
 
+@pytest.mark.medium
 def test_a_stop_string_ends_the_text(text_model, vocabulary):
     texts = ["the lamp", "pull", "go"]
     free = run(text_model, vocabulary, texts)

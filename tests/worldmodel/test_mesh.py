@@ -123,6 +123,7 @@ def test_devices_that_roll_out_leave_some_to_learn(monkeypatch):
         make_meshes(MeshConfig(data=4), MeshConfig())
 
 
+@pytest.mark.medium
 def test_a_copy_on_a_mesh_of_one_device_samples_as_its_model(small_model):
     copy = copy_to_mesh(small_model, make_mesh(MeshConfig()))
     pairs = zip(*map(jax.tree.leaves, (copy.params, small_model.params)), strict=True)

@@ -113,6 +113,7 @@ def test_the_action_that_wins_in_the_dream_is_taken(method):
     assert some.counts.dreamed_steps >= 2
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("method", METHODS)
 def test_planning_wins_what_aimless_play_loses(method):
     aimless = success(Aimless())

@@ -79,6 +79,7 @@ def test_the_window_is_as_long_as_configured(history, shown):
     assert ids.count(doubles.tokenizer().control("past")) == shown
 
 
+@pytest.mark.medium
 def test_a_turn_is_the_record_of_what_was_sampled():
     policy, tok = doubles.policy(action_tokens=5), doubles.tokenizer()
     for turn, situation in zip(act(policy), SITUATIONS, strict=True):
@@ -98,6 +99,7 @@ def test_a_turn_is_the_record_of_what_was_sampled():
         assert all(tok.name(i) is None for i in turn.ids[1:-1])
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("thought_tokens", [0, 4])
 @pytest.mark.parametrize("temperature", [0.7, 1.3])
 def test_log_probabilities_are_those_of_the_masked_and_heated_softmax(
@@ -170,6 +172,7 @@ def fitted(policy, examples, tmp_path):
     return policy.replace(model)
 
 
+@pytest.mark.medium
 def test_a_policy_writes_at_play_the_thought_that_it_learned(tmp_path):
     """SR's thought before its action where one was learned, none where none was."""
     policy = doubles.policy(action_tokens=6, thought_tokens=16)

@@ -129,6 +129,7 @@ def test_test_games_redraw_at_temperature_one():
     assert policy.temperatures == [0.5, 0.5, 1.0, 0.5]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("passes", [1, 2, 16])
 def test_redraws_are_the_same_however_many_are_sampled_at_once(monkeypatch, passes):
     """Noise goes by the number of the redraw, and the first that is accepted counts."""

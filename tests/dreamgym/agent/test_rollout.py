@@ -66,6 +66,7 @@ class Counting(doubles.Corridor):
         return super().step(action)
 
 
+@pytest.mark.medium
 def test_a_policy_reads_the_actions_that_its_environment_lists():
     policy = doubles.policy(action_tokens=3, admissible_actions=5)
     found = run(policy, real(2, make=Counting, max_steps=3), TASKS[:3])

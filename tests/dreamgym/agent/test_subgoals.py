@@ -175,6 +175,7 @@ def play(player, tasks):
     return rollout(player, envs, tasks, key=jax.random.key(0), temperature=0.0)
 
 
+@pytest.mark.medium
 def test_play_and_its_record_have_the_same_contexts():
     """What the policy read in play is what its episode says, also with a subgoal."""
 

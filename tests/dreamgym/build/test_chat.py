@@ -132,6 +132,7 @@ def dream(run):
     return run.stage("train", lambda: train.body(run))["numbers"]
 
 
+@pytest.mark.medium
 def test_a_policy_plans_in_the_answers_of_a_server(run, rule):
     plan = {"evaluate.tasks": 2, "evaluate.plan.method": "mpc"}
     plan |= {"evaluate.plan.depth": 2, "evaluate.plan.simulations": 6}
@@ -174,6 +175,7 @@ def test_nothing_is_fitted_and_the_numbers_say_so(prepared):
     assert equal(jax.tree.leaves(kept.params), jax.tree.leaves(blank.params))
 
 
+@pytest.mark.medium
 def test_a_policy_is_trained_and_after_a_death_of_the_server_as_without(
     run, prepared, rule, server, tmp_path
 ):

@@ -49,6 +49,7 @@ def made(tmp_path, reward, train=None, dev=None) -> Run:
     return run
 
 
+@pytest.mark.medium
 def test_a_run_fits_it_where_its_rewards_name_it_and_once(tmp_path):
     run = made(tmp_path, labelled(when="classifier"))
     numbers = stage.body(run)

@@ -75,6 +75,7 @@ def fitted(tmp_path_factory):
     return run, numbers
 
 
+@pytest.mark.medium
 def test_a_runs_own_episodes_make_its_model(fitted):
     run, numbers = fitted
     assert (numbers["pairs"], numbers["held_out"]) == (40, 8)
@@ -336,6 +337,7 @@ def test_tasks_that_were_not_both_won_and_lost_are_no_pairs(tmp_path):
         rewards.fit(run, CONFIG)
 
 
+@pytest.mark.medium
 def test_the_command_fits_and_tells(tmp_path, capsys):
     run = made(tmp_path, train=4, dev=4)
     args = ["reward-model", str(run.root), "--steps", "2"]
@@ -363,6 +365,7 @@ def shared(tmp_path_factory):
     return run, numbers
 
 
+@pytest.mark.medium
 def test_a_fit_to_outcomes_says_how_well_the_sums_predict_them(shared):
     run, numbers = shared
     assert (numbers["episodes"], numbers["held_out"]) == (80, 16)

@@ -338,6 +338,7 @@ def tiny(**changes):
     )
 
 
+@pytest.mark.medium
 def test_a_machine_is_measured_once_for_each_setting(tmp_path, monkeypatch):
     monkeypatch.setattr(timings, "SECONDS", 0.2)
     result = timings.measure(tiny(), tmp_path)
@@ -376,6 +377,7 @@ def test_a_machine_is_measured_once_for_each_setting(tmp_path, monkeypatch):
         assert timings.measure(tiny(), tmp_path).step == 2.0
 
 
+@pytest.mark.medium
 def test_a_mesh_is_measured_as_it_is():
     mesh = make_mesh(parse_mesh("data=1"))
     result = timings._update(tiny(), mesh)
@@ -530,6 +532,7 @@ def test_what_a_server_is_asked_by_hand():
     assert more.requests - beside == pytest.approx(4 * (result.requests - beside))
 
 
+@pytest.mark.medium
 def test_a_server_that_does_not_answer(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(timings, "SECONDS", 0.2)
     args = ["--preset", "tiny", "--env", "tests.doubles:Corridor"]

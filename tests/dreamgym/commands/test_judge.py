@@ -125,6 +125,7 @@ def test_a_judge_is_not_measured_by_its_own_verdicts(tmp_path, capsys, episodes)
     assert {e.scored_by for e in read_episodes(out)} == {"judge"}
 
 
+@pytest.mark.medium
 def test_a_judge_of_known_error_is_measured(tmp_path, capsys):
     # Each task is judged wrong with a probability of 0.3, the same each time.
     episodes = won_and_lost(len(doubles.tasks("train")))

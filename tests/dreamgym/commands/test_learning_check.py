@@ -147,6 +147,7 @@ def small(monkeypatch):
     monkeypatch.setattr(learning_check, "TRANSITIONS", 8)
 
 
+@pytest.mark.medium
 @pytest.mark.usefixtures("small")
 def test_the_command_prints_what_was_learned(capsys):
     assert main(["check", f"{__name__}:Doors", "--learn", "--json"]) == 0
@@ -169,6 +170,7 @@ class Hopeless(Doors):
         return text, 0.0, False, late, info | {"success": False}
 
 
+@pytest.mark.medium
 @pytest.mark.usefixtures("small")
 def test_an_environment_that_nobody_wins_has_a_warning(capsys):
     main(["check", f"{__name__}:Hopeless", "--learn"])

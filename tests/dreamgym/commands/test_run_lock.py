@@ -48,6 +48,7 @@ def contents(root):
     }
 
 
+@pytest.mark.medium
 def test_the_second_command_names_the_first(tmp_path):
     (tmp_path / "stuck.py").write_text(ENV)
     command = ["collect", "--run-dir", "r", "--preset", "tiny", "--env", "stuck:Stuck"]

@@ -44,6 +44,7 @@ class Served:
         raise AssertionError(f"no {event}: {self.log}")
 
 
+@pytest.mark.medium
 def test_a_run_is_served_until_a_signal_and_its_session_is_told(tmp_path):
     run = fitted_run(tmp_path / "a")
     served = Served(run.root, "--grace-seconds", "0.3")
@@ -71,6 +72,7 @@ def test_a_run_is_served_until_a_signal_and_its_session_is_told(tmp_path):
     assert (closed["reason"], closed["steps"]) == ("server_stopping", 1)
 
 
+@pytest.mark.medium
 def test_an_environment_is_served_until_ctrl_c():
     served = Served("tests.doubles:Corridor")
     try:

@@ -167,6 +167,7 @@ def test_a_bad_study_is_refused_before_anything_runs(tmp_path, old, new, message
         study_file.read_study(write_study(tmp_path, TEXT.replace(old, new)))
 
 
+@pytest.mark.medium
 def test_a_cell_that_fails_is_told_and_the_others_run(tmp_path, monkeypatch, capsys):
     path, compute, tried = write_study(tmp_path, TEXT), study.compute, []
 
@@ -225,7 +226,7 @@ def test_a_column_that_is_not_there_is_named(tmp_path):
         ("sample_efficiency", 24),
         ("iwm", 36),
         ("grpo", 24),
-        ("history", 27),
+        ("history", 30),
         ("reflection", 21),
         ("limits", 12),
         ("tool_rewards", 18),
@@ -340,6 +341,7 @@ def test_a_study_that_says_something_twice_or_nothing_is_refused(name, tmp_path)
         study_file.read_study(tmp_path / "s.toml")
 
 
+@pytest.mark.medium
 def test_cells_share_the_stages_they_agree_on(tmp_path, monkeypatch):
     """Stages that only leave a mark: what is asked is which of them run."""
     grid = study_file.read_study(write_study(tmp_path, LATER))

@@ -58,7 +58,7 @@ def confirmed(tmp_path, monkeypatch):
                 collect,
                 cost=no_cost,
                 reads=("seed",),
-                writes=("episodes.jsonl",),
+                writes=("episodes.jsonl", "dev.jsonl"),
             ),
             Stage(
                 "evaluate/bc",

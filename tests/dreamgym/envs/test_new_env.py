@@ -27,6 +27,7 @@ def _pytest(folder):
     ).stdout
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("kind", new_env.TEMPLATES)
 def test_what_is_written_keeps_the_contract_and_passes_its_tests(kind, folder, capsys):
     name = f"of_kind_{kind}"

@@ -89,6 +89,7 @@ def test_nothing_of_this_process_is_handed_on(monkeypatch):
     )
 
 
+@pytest.mark.medium
 def test_deadlines_end_what_does_not_end():
     begin = time.monotonic()
     late = run_python("print(1, flush=True)\nwhile True: pass", Limits(seconds=0.5))

@@ -179,6 +179,7 @@ def test_a_judge_of_known_error_is_wrong_as_often_as_both_orders_err():
     assert right / (right + bad) > 0.75  # one order alone: 0.7
 
 
+@pytest.mark.medium
 def test_the_accuracy_of_a_judge_of_known_error_by_kind():
     """Of arguments it is wrong in 30 %: kept are 0.7^2 right and 0.3^2 wrong ones.
 

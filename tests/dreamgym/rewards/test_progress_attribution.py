@@ -151,6 +151,7 @@ def relation(model) -> tuple[float, float]:
     return np.corrcoef(scores, truth)[0, 1], np.polyfit(truth, scores, 1)[0]
 
 
+@pytest.mark.medium
 def test_shares_follow_the_true_progress_and_not_if_outcomes_were_permuted(
     shares, tmp_path
 ):

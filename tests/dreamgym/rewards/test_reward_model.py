@@ -119,6 +119,7 @@ def chance(gaps) -> float:
     return float((1 / (1 + np.exp(-gaps))).mean())
 
 
+@pytest.mark.medium
 def test_it_ranks_unseen_pairs_and_not_if_the_pairs_were_shuffled(told, tmp_path):
     model, curve = told
     gaps = model.margins(UNSEEN)

@@ -42,6 +42,7 @@ def with_head(state, seed=0, heads=1):
     return state._replace(params=nnx.from_flat_state(flat)), drawn
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("trunk", "heads"), [("shared", 3), ("separate", 1)])
 def test_a_value_is_read_where_the_turn_begins(trunk, heads):
     judge, given = critic(trunk, ensemble_size=heads), turns()
@@ -96,6 +97,7 @@ def test_a_shared_trunk_is_the_policys_of_now():
     )
 
 
+@pytest.mark.medium
 def test_what_is_fitted_leaves_the_policy_alone():
     policy = doubles.model().params
     before = jax.tree.map(np.asarray, policy)
@@ -250,6 +252,7 @@ def chase(seed, heads, at_the_edge, rounds=30):
     return 0.5 * odds[-1], float(values[0].mean())
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("seed", [0, 2, 3])
 def test_the_lowest_head_keeps_a_policy_from_states_where_rollouts_were_cut(seed):
     """As in RAVL. On seeds 0 to 7 one head took it once, the mean of four twice."""

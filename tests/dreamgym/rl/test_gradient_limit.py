@@ -131,6 +131,7 @@ def test_a_cap_that_nothing_reaches_changes_nothing():
     assert float(metrics["limited_token_share"].value()) == 0.0
 
 
+@pytest.mark.medium
 def test_a_token_of_probability_1e_6_no_longer_dominates():
     # Two tokens of a lost turn: one of probability 0.9 as when it was sampled, and one
     # of 1e-6 that the sampler gave 1e-8, so that its ratio is 100.
@@ -171,6 +172,7 @@ def test_a_token_of_probability_1e_6_no_longer_dominates():
     np.testing.assert_allclose(share(logit_gradient_cap=0.2), want, rtol=1e-5)
 
 
+@pytest.mark.medium
 def test_an_update_reports_the_share_and_moves_less():
     given = base.examples()
     steps = {}
@@ -193,6 +195,7 @@ def test_a_negative_cap_is_refused_by_name():
         SurrogateConfig(logit_gradient_cap=-1.0)
 
 
+@pytest.mark.medium
 def test_the_cap_of_a_batch_in_pieces_is_that_of_the_whole():
     grads = []
     for most in (None, 1):

@@ -241,6 +241,7 @@ def test_the_estimators_agree_with_the_exact_kl_on_average(kind):
     assert bool(min(each) < 0) is (kind == "k1")
 
 
+@pytest.mark.medium
 def test_only_k3_pulls_to_the_reference_on_average():
     logits, ref = jnp.array([0.5, -0.5, 0.1]), jnp.log(jnp.array([0.2, 0.3, 0.5]))
     p = jax.nn.softmax(logits)
@@ -279,6 +280,7 @@ def test_the_critics_loss_by_hand():
 # --- against a library (peers) -----------------------------------------------
 
 
+@pytest.mark.medium
 @pytest.mark.peer
 def test_the_surrogate_and_the_divergence_are_those_of_rlax():
     rlax = pytest.importorskip("rlax")
@@ -377,6 +379,7 @@ for function, args, options in (
 """
 
 
+@pytest.mark.medium
 def test_arrays_of_other_shapes_are_refused_without_a_type_checker():
     """In a process of its own: the tests' type checker would refuse them first."""
     command = [sys.executable, "-c", SHAPES]

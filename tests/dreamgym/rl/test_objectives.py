@@ -27,6 +27,7 @@ def sums(params, tokens, masks, weight):
     return jnp.where(tokens.mask, logp * weight, 0.0).sum()
 
 
+@pytest.mark.medium
 def test_without_a_ratio_the_gradient_is_that_of_weighted_likelihood():
     learner = base.updater(reference=1, **NONE)
     given = base.examples((0.5, -2.0))
@@ -43,6 +44,7 @@ def test_without_a_ratio_the_gradient_is_that_of_weighted_likelihood():
     assert helpers.distance(grads, other) < 1e-5
 
 
+@pytest.mark.medium
 def test_preferences_have_the_gradient_of_dpo():
     """Two won and one lost episode of a group, one turn each, in the loss of a pair."""
     beta, given = 0.7, base.examples()[:3]
@@ -149,6 +151,7 @@ def test_pairs_are_of_whole_episodes():
         UpdateConfig(dpo_beta=0.0)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("settings", [{}, {"importance_cap": 2.0}])
 def test_a_batch_in_small_pieces_makes_the_same_update(settings):
     def moved(most):

@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from dreamgym.rl.config import SurrogateConfig, UpdateConfig
 from dreamgym.rl.policy_loss import policy_loss, sampled_policy_loss
@@ -45,6 +46,7 @@ def test_many_turns_in_a_row_and_none():
     assert none.tokens.ids.shape == (1, 17)
 
 
+@pytest.mark.medium
 def test_the_loss_and_its_gradient_are_those_of_whole_rows():
     config = UpdateConfig(
         temperature=base.HOT, surrogate=SurrogateConfig(importance_level="turn")

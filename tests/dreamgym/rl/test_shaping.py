@@ -72,6 +72,7 @@ def test_advantages_stay_as_they_are_where_nothing_tells_turns_apart(
     np.testing.assert_allclose(modulated(given, entropy, mask, rate), given)
 
 
+@pytest.mark.medium
 def test_the_entropy_of_a_turn_is_the_mean_over_its_tokens_by_a_loop():
     learner, given = base.updater(), base.examples()
     # Far from uniform, so that turns differ.

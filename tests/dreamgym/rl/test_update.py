@@ -51,6 +51,7 @@ def test_updates_compile_once_whatever_the_weights(monkeypatch):
     assert int(state.step) == 3
 
 
+@pytest.mark.medium
 def test_microbatches_change_nothing():
     # 8 turns: rows of 80 hold one or two. Averaging means would differ, since the
     # turns are of different lengths.
@@ -74,6 +75,7 @@ def test_the_first_update_already_moves_the_parameters():
     assert distance(state.params, doubles.model().params) > 1e-5
 
 
+@pytest.mark.medium
 def test_minibatches_are_as_many_updates():
     rows = len(pack(merge_equal_turns(examples()), 50).ids)
     assert rows > 4
@@ -118,6 +120,7 @@ def test_good_turns_become_likelier_and_bad_ones_less_likely(sign):
     assert sign * (after - before) > 0.05
 
 
+@pytest.mark.medium
 def test_without_advantage_the_kl_term_pulls_to_the_reference():
     learner = updater(reference=5, learning_rate=3e-3, coefficient=1.0)
     state = learner.learner.init()
@@ -156,6 +159,7 @@ def test_a_penalty_without_a_weight_costs_no_pass_of_the_reference(monkeypatch):
     assert distance(state.params, other.params) < 1e-6
 
 
+@pytest.mark.medium
 def test_a_turn_longer_than_a_row_is_not_trained_in_a_cut_context():
     # Under another context the ratio is not one: such a turn must have its whole
     # context, or be refused by name.
@@ -209,6 +213,7 @@ def test_a_reward_is_not_paid_for_a_reference_that_moves():
         KLPenaltyConfig(coefficient=0.0, target=0.1)
 
 
+@pytest.mark.medium
 def test_the_step_grows_over_the_warm_up():
     # Adam's first step moves a parameter by the rate itself: 1/2 of it where one
     # minibatch warms up, 1/21 where 20 do.
@@ -221,6 +226,7 @@ def test_the_step_grows_over_the_warm_up():
     np.testing.assert_allclose(moved, [1e-2 / 2, 1e-2 / 21, 1e-2 / 3001], rtol=0.02)
 
 
+@pytest.mark.medium
 def test_equal_turns_once_have_the_gradient_of_all_of_them():
     # Twice the same turns, with advantages of either sign: half as many examples.
     learner = updater(coefficient=0.3, reference=1)
@@ -251,6 +257,7 @@ def test_equal_turns_once_have_the_gradient_of_all_of_them():
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.medium
 def test_the_reference_may_follow_the_policy():
     # From a far reference the first minibatch has a large KL; one that begins at the
     # policy and follows it stays near.

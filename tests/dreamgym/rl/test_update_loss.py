@@ -203,6 +203,7 @@ def test_the_count_is_the_number_of_sampled_tokens():
 # --- choices -----------------------------------------------------------------
 
 
+@pytest.mark.medium
 def test_each_choice_changes_the_gradient_and_nothing_else():
     rng = np.random.default_rng(0)
     given = [  # as after some minibatches: the tokens of a turn differ in their ratio

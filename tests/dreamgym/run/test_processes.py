@@ -62,6 +62,7 @@ def slurm(process: int, port: int) -> dict[str, str]:
     }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("cluster", [False, True], ids=["by address", "slurm"])
 def test_two_processes_see_the_same(tmp_path, cluster):
     port, probe = free_port(), str(Path(__file__).with_name("process_probe.py"))

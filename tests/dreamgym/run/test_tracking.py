@@ -225,6 +225,7 @@ follow(Path(sys.argv[1]), "wandb", [int(n) for n in sys.argv[2:]])
 """
 
 
+@pytest.mark.medium
 @pytest.mark.peer
 def test_wandb_offline_has_the_numbers_and_the_settings(tmp_path):
     pytest.importorskip("wandb")

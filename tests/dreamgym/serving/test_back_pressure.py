@@ -86,6 +86,7 @@ def play(server):
     return time.monotonic() - start
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "flooded",
     [

@@ -64,6 +64,7 @@ def test_a_dream_keeps_gymnasiums_contract(rules):
     check_env(gymnasium.make(DREAM, run=str(rules)).unwrapped)
 
 
+@pytest.mark.medium
 def test_the_dream_of_a_run_says_what_it_thinks(root):
     env = gymnasium.make(DREAM, run=str(root))
     assert isinstance(env.unwrapped, DreamEnv)

@@ -31,6 +31,7 @@ def as_answer(result):
     return {"observation": result.observation}
 
 
+@pytest.mark.medium
 def test_the_real_client_plays_whole_episodes():
     with running_dream() as server:
         with client(server.url).sync() as env:
@@ -71,6 +72,7 @@ def test_real_clients_play_side_by_side_without_meeting():
     assert len({json.dumps(t) for t in texts}) > 1
 
 
+@pytest.mark.medium
 def test_the_real_validator_passes_in_full():
     with running_dream() as server:
         code = "from openenv.cli.__main__ import main; main()"

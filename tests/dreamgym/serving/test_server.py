@@ -232,6 +232,7 @@ def test_an_idle_session_ends():
         server.wait_for_sessions(0)
 
 
+@pytest.mark.medium
 def test_a_turn_that_takes_too_long_ends_its_session_alone():
     with running_dream(dream(Slow(1.0)), turn_seconds=0.3) as server:
         with Client(server.url) as client, Client(server.url) as other:
@@ -270,6 +271,7 @@ def test_clients_that_vanish_leak_nothing():
             time.sleep(0.01)
 
 
+@pytest.mark.medium
 def test_a_stop_lets_episodes_end_and_tells_those_that_do_not():
     with running_dream(grace_seconds=1.5) as server:
         playing, idle, lasting = (Client(server.url) for _ in range(3))
@@ -478,6 +480,7 @@ def test_an_environment_that_fails_ends_its_episode_and_no_other(monkeypatch):
             assert client.reset(seed=0)["done"] is False
 
 
+@pytest.mark.medium
 def test_an_environment_in_a_process_may_crash_and_hang():
     spec = "tests.dreamgym.envs.workers.faults:Faulty"
     with running(real_world(spec, processes=True)) as server:

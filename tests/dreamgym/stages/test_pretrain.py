@@ -1,5 +1,6 @@
 """The fit of the experience model: does the tokenizer of a model fit the texts?"""
 
+import pytest
 import tokenizers
 
 from dreamgym.config.presets import preset
@@ -24,6 +25,7 @@ def pretrained(root, **settings):
         return run.numbers("pretrain")
 
 
+@pytest.mark.medium
 def test_a_tokenizer_without_the_words_is_warned_of(tmp_path, capsys):
     words = {"<unk>": 0, "you": 1}
     core = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
@@ -39,6 +41,7 @@ def test_a_tokenizer_without_the_words_is_warned_of(tmp_path, capsys):
     assert "<unk>" in error
 
 
+@pytest.mark.medium
 def test_a_tokenizer_that_was_trained_on_the_texts_is_not(tmp_path, capsys):
     assert "unwritable_texts" not in pretrained(tmp_path / "run")
     assert "cannot write" not in capsys.readouterr().err

@@ -32,6 +32,7 @@ def folder(tmp_path):
     return tmp_path / "model"
 
 
+@pytest.mark.medium
 def test_a_run_finds_by_the_model_it_starts_from(folder, tmp_path):
     config = preset("tiny", {"memory.encoder": "hidden_state"}, model=str(folder))
     run = Run(tmp_path / "run", config)
@@ -126,6 +127,7 @@ def test_without_memories_a_policy_has_none_and_without_episodes_it_is_refused(
         run_models.policy_memory(run)
 
 
+@pytest.mark.medium
 def test_every_stage_that_uses_a_policy_may_read_its_memory(folder, tmp_path):
     settings = {"memory.encoder": "hidden_state", "model": str(folder)}
     run = remembering(tmp_path / "run", **settings)

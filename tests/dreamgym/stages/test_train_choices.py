@@ -222,6 +222,7 @@ def episodes(run):
     return some
 
 
+@pytest.mark.medium
 def test_lost_tasks_are_guided_by_what_the_run_won(tmp_path, monkeypatch):
     """And a loop that was interrupted goes on bit for bit."""
     retries = GuidedRetriesConfig(groups=2, share=0.7)

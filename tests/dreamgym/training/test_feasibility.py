@@ -161,6 +161,7 @@ def test_the_generator_takes_in_what_a_trial_lets_through():
     assert entry.task.id == f"new-{doubles.task(1, 2, 6).id}"
 
 
+@pytest.mark.medium
 def test_a_neural_policy_tries_with_its_own_turns():
     actor = doubles.cloned(doubles.ACTIONS, [doubles.task(1, 1, 6)])
     queries = FeasibilityFilter(

@@ -123,6 +123,7 @@ def finds(seed, **settings):
     return result, control
 
 
+@pytest.mark.medium
 def test_grpo_finds_what_pays_and_only_where_it_is_told():
     """Noise drives a policy to some arm, now and then to this one: not on average."""
     seeds = (0, 1, 2)
@@ -195,6 +196,7 @@ def test_its_relatives_find_it_too(settings):
     assert control < 0.65
 
 
+@pytest.mark.medium
 def test_no_update_leaves_the_trust_region():
     def moves(**settings):
         _, end = learned(0, lambda action: action == GOOD, **settings)

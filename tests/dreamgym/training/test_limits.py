@@ -161,8 +161,8 @@ def test_limits_that_nothing_reads_are_said():
 def test_each_token_that_was_sampled_has_a_price():
     rows = rollouts(["go right", "take coin"])
 
-    def score(episodes, pasts):
-        del pasts
+    def score(episodes, pasts, past_states):
+        del pasts, past_states
         return [
             RewardedEpisode(({"a": 1.0}, {"b": 2.0}), ("rule", "rule"), None)
             for _ in episodes

@@ -76,6 +76,7 @@ def test_what_was_lost_under_a_shorter_limit_is_tried_again():
         assert len(gone) == updates * CONFIG.tasks_per_update
 
 
+@pytest.mark.medium
 @pytest.mark.usefixtures("update_calls")
 def test_a_stage_chooses_tasks_limits_and_promotes():
     tasks = doubles.tasks("train")[:30]

@@ -123,6 +123,7 @@ def play(seed, config, monkeypatch):
     return np.mean(success[-3:]), last.count("draw") / len(last), end
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("seed", [0, 1])
 def test_novelty_leads_on_and_a_room_that_draws_lots_holds_nobody(seed, monkeypatch):
     alone, _, _ = play(seed, None, monkeypatch)

@@ -87,6 +87,7 @@ def play(seed, env, reward, monkeypatch):
     return float(np.mean([row["success"] for row in end.curve][-3:]))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("seed", [0, 1])
 def test_plans_lead_to_the_goal_and_plans_of_other_rooms_do_not(seed, monkeypatch):
     alone = play(seed, PlansAnywhere, RewardConfig(), monkeypatch)
@@ -210,6 +211,7 @@ def test_the_loop_pays_potential_and_novelty_by_their_weights(estimator):
     assert first["novelty"] == pytest.approx(0.25 * 0.8)
 
 
+@pytest.mark.medium
 def test_what_nobody_knows_is_refused():
     config = with_(CONFIG, reward=PLAN)
     with pytest.raises(ValueError, match="plans_from_any_state = True"):

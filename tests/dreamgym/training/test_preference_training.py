@@ -63,6 +63,7 @@ def pairs_of(split, count):
 # --- turns -------------------------------------------------------------------
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("settings", [{}, {"thought_tokens": 3}])
 def test_a_grammar_reads_what_the_policy_samples(settings):
     """Forced tokens, phases and their first tokens are those of sampling."""
@@ -189,6 +190,7 @@ def attempt_logp(policy, turns):
     return of
 
 
+@pytest.mark.medium
 def test_an_update_has_the_gradient_of_dpo():
     """Away from the reference, against autodiff of eq. 7 of arXiv:2305.18290."""
     policy = doubles.policy(action_tokens=6)
@@ -308,6 +310,7 @@ def test_pairs_without_a_gradient_change_nothing(monkeypatch):
     assert (metrics.loss, step["grad_norm"]) == (0.0, 0.0)
 
 
+@pytest.mark.medium
 def test_the_better_attempt_of_unseen_tasks_becomes_more_likely(
     learner_pairs, tmp_path
 ):
@@ -324,6 +327,7 @@ def test_the_better_attempt_of_unseen_tasks_becomes_more_likely(
     assert control.margin < -0.5
 
 
+@pytest.mark.medium
 def test_an_interrupted_training_goes_on_where_it_was(learner_pairs, tmp_path):
     policy, train, dev = learner_pairs
     whole, curve, result = trained(policy, train, dev, tmp_path / "a")

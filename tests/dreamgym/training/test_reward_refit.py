@@ -153,6 +153,7 @@ def same(a, b) -> bool:
 FROZEN = dataclasses.replace(REFIT, steps=0)
 
 
+@pytest.mark.medium
 def test_an_exploit_stops_paying_once_the_model_is_refitted(fitted, update_calls):
     del update_calls  # the policy is scripted: its parameters do not matter
     frozen, refitted = trained(fitted, FROZEN), trained(fitted, REFIT)
@@ -185,6 +186,7 @@ def test_without_refits_nothing_changes(fitted, update_calls):
     assert same(measured.state.reward_model, fitted[0])
 
 
+@pytest.mark.medium
 def test_an_interrupted_loop_goes_on_with_the_refitted_model(
     fitted, update_calls, tmp_path
 ):

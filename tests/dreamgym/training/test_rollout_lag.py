@@ -331,6 +331,7 @@ def good(action):
     return action == bandits.GOOD
 
 
+@pytest.mark.medium
 def test_the_policy_learns_from_rollouts_that_are_one_update_old(monkeypatch):
     """A policy finds what pays, as in turns, and nothing where everything pays."""
     seen = []

@@ -100,6 +100,7 @@ def vocabulary(tok, tmp_path):
     return Vocabulary.load(tmp_path / "tokenizer")
 
 
+@pytest.mark.medium
 @pytest.mark.peer
 @pytest.mark.parametrize("name", CASES)
 def test_a_family_is_that_of_transformers(name, tmp_path, vocabulary):
@@ -120,6 +121,7 @@ def test_a_family_is_that_of_transformers(name, tmp_path, vocabulary):
         np.testing.assert_array_equal(value, two[key], err_msg=key)
 
 
+@pytest.mark.medium
 @pytest.mark.peer
 @pytest.mark.parametrize("name", ["llama3", "qwen2 windows", "lfm2"])
 def test_merged_lora_is_what_transformers_reads(name, tmp_path, vocabulary):

@@ -99,6 +99,7 @@ def replay(model, g: Grammar, prompt, out, b) -> None:
     assert not out.logp[b, n:].any()
 
 
+@pytest.mark.medium
 def test_samples_are_those_of_the_full_forward_pass(family_model):
     # Twice: the second run continues behind what was sampled, through the cache.
     s, g = streams(family_model), grammar()
@@ -168,6 +169,7 @@ def test_every_token_of_a_stream_has_noise_of_its_own(family_model):
     assert len({tuple(row.tolist()) for row in out.ids}) == 3
 
 
+@pytest.mark.medium
 def test_tokens_come_as_often_as_their_probability(family_model):
     # 256 streams of one context: counts within 4.5 standard deviations of n p.
     n = 256
@@ -232,6 +234,7 @@ def test_inactive_streams_write_nothing_and_go_on_later(family_model):
     np.testing.assert_allclose(later.logp[0], want.logp[0], atol=1e-5)
 
 
+@pytest.mark.medium
 def test_a_text_does_not_depend_on_the_batch_around_it(family_model):
     prompts = [[1, 2, 3], [4, 5], [6], [7, 8, 9, 10]]
     k, g = keys(2, 4), grammar()
@@ -378,6 +381,7 @@ def test_a_run_may_be_padded_over_the_edge(small_model):
     np.testing.assert_allclose(one._state.logits, two._state.logits, atol=1e-5)
 
 
+@pytest.mark.medium
 def test_long_caches_are_read_in_blocks(small_model):
     run = [[1 + (i * i) % 11 for i in range(150)]]
     whole = Streams(small_model, 1, 300)
@@ -393,6 +397,7 @@ def test_long_caches_are_read_in_blocks(small_model):
     np.testing.assert_allclose(a.logp, b.logp, atol=1e-5)
 
 
+@pytest.mark.medium
 def test_a_long_run_compiles_a_handful_of_times(small_model):
     def compiled():
         return token_streams._append._cache_size() + token_streams._sample._cache_size()
@@ -413,6 +418,7 @@ def test_a_long_run_compiles_a_handful_of_times(small_model):
     assert {token_streams.bucket(n) for n, _ in sizes} == {64, 128}
 
 
+@pytest.mark.medium
 def test_a_stream_that_ends_gives_its_place_to_the_next_prompt(
     small_model, monkeypatch
 ):
@@ -441,6 +447,7 @@ def test_a_stream_that_ends_gives_its_place_to_the_next_prompt(
             np.testing.assert_allclose(a.logp[0, :n], b.logp[0, :n], atol=1e-5)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("distinct", [1, 3, 20])
 def test_equal_prompts_are_prefilled_once(monkeypatch, distinct):
     model = helpers.lively_model(helpers.config(V))
@@ -466,6 +473,7 @@ def test_equal_prompts_are_prefilled_once(monkeypatch, distinct):
         np.testing.assert_allclose(a.logp[0, :n], b.logp[0, :n], atol=1e-5)
 
 
+@pytest.mark.medium
 def test_streams_without_an_end_stop_at_the_limit_when_places_are_refilled(
     small_model, monkeypatch
 ):
@@ -504,6 +512,7 @@ def test_sampling_pauses_when_enough_streams_have_ended(small_model):
     np.testing.assert_array_equal(both, text.ids[2])
 
 
+@pytest.mark.medium
 def test_one_token_of_a_run_is_that_of_all_of_them(family_model):
     model = family_model
     decoder = nnx.merge(model.definition, model.params)
@@ -522,6 +531,7 @@ def test_one_token_of_a_run_is_that_of_all_of_them(family_model):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("remat", [False, True])
 def test_some_tokens_of_packed_rows_are_those_of_all_of_them(family_model, remat):
     model = family_model

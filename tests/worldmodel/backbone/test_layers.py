@@ -74,6 +74,7 @@ def test_attend_matches_loops_over_heads():
     np.testing.assert_allclose(got, attend_by_loops(q, k, v, mask), atol=2e-5)
 
 
+@pytest.mark.medium
 def test_a_convolution_by_hand():
     # Two inputs a token, (p, q). The gate before is p, the value p, the gate after q;
     # taps 1, 10, 100 from the oldest to the newest. Two segments: three tokens and one.

@@ -67,6 +67,7 @@ def reference(text):
     return EVERYTHING if free or not following else following
 
 
+@pytest.mark.medium
 def test_all_short_texts_are_read_as_by_a_reference():
     bound = 0
     for tail in itertools.product([1, 2, 3, 4, 5, 6], repeat=4):
@@ -82,6 +83,7 @@ def test_a_row_without_an_opening_allows_everything():
     assert allowed_after([1, 4, 2, 3], nothing) == EVERYTHING
 
 
+@pytest.mark.medium
 def test_what_is_sampled_goes_on_with_what_it_quotes(monkeypatch):
     # 11 prompts through 4 streams, on one and on two threads: each text is that of its
     # prompt alone, and quotes what the row of its prompt says.
@@ -110,6 +112,7 @@ def test_what_is_sampled_goes_on_with_what_it_quotes(monkeypatch):
     assert [x.ids[0].tolist() for x in plain] != texts[16, 1]
 
 
+@pytest.mark.medium
 def test_only_the_first_phase_is_held_to_its_quotes():
     model = helpers.lively_model(helpers.config(V))
     free = np.ones((2, V), bool)
@@ -136,6 +139,7 @@ def test_only_the_first_phase_is_held_to_its_quotes():
     assert violated
 
 
+@pytest.mark.medium
 def test_a_quote_that_the_grammar_forbids_does_not_stop_the_text():
     model = helpers.lively_model(helpers.config(V))
     row = Quotable.of([1], [[2, 3, 9]], [2])  # 9 is not allowed below

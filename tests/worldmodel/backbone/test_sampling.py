@@ -23,6 +23,7 @@ def probabilities(logits, **cuts):
     return np.exp(helpers.log_softmax(got))[0]
 
 
+@pytest.mark.medium
 def test_cuts_by_hand():
     # Probabilities 0.4, 0.3, 0.2, 0.1.
     logits = np.log([0.4, 0.3, 0.2, 0.1])
@@ -64,6 +65,7 @@ def sorted_cut(logits, k, p):
     return kept & (mass >= least)
 
 
+@pytest.mark.medium
 @given(st.integers(0, 10**6), st.integers(1, 40), st.floats(0.05, 0.95))
 def test_cuts_are_those_of_a_sorted_row(seed, k, p):
     logits = np.random.default_rng(seed).normal(size=40).astype(np.float32) * 2
@@ -81,6 +83,7 @@ def test_the_upper_neighbours_of_a_cut_are_exact():
         assert (probabilities(row, top_k=k) > 0).sum() == want
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("size", [5, 300])
 def test_draws_have_the_distribution(size):
     rng = np.random.default_rng(0)

@@ -136,6 +136,7 @@ CHILD = """
 """
 
 
+@pytest.mark.medium
 def test_a_killed_process_keeps_what_was_answered_and_what_it_cost(tmp_path):
     path, spent, good = tmp_path / "cache.db", tmp_path / "spent.json", ok("a")
     with serving(good, good, good, chat_server.hang, good) as server:

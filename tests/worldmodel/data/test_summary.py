@@ -282,6 +282,7 @@ def peak_of(work):
         tracemalloc.stop()
 
 
+@pytest.mark.medium
 def test_a_long_stream_takes_little_memory():
     s, peak = peak_of(lambda: summarise(many(750)))
     _, held = peak_of(lambda: list(many(750)))

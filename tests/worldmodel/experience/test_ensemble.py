@@ -45,6 +45,7 @@ def last(model, texts):
     return np.array([item.logp[-1] for item in completion.score(model, texts)])
 
 
+@pytest.mark.medium
 def test_members_differ_from_the_trunk_and_from_each_other(trunk, three):
     assert len(three) == 3
     every = [trunk, *three]

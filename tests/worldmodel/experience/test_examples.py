@@ -51,6 +51,7 @@ def test_the_tokenizer_sees_every_kind_of_text():
         assert one in texts
 
 
+@pytest.mark.medium
 def test_a_query_without_past_states_is_refused_where_they_are_read(tok, text_model):
     config = dataclasses.replace(SHAPE, history_states=True)
     model = LocalExperienceModel(text_model, tok, ReplayMemory(), config)

@@ -61,6 +61,7 @@ def phases_of(tok, ids):
     return ids[: at[0]], ids[at[0] : at[1]], ids[at[1] : at[2]], ids[at[2] :]
 
 
+@pytest.mark.medium
 def test_replies_keep_to_the_grammar(tok, text_model):
     grammar = reply_grammar(tok, SHAPE)
     n = 16
@@ -85,6 +86,7 @@ def test_replies_keep_to_the_grammar(tok, text_model):
         assert [tok.name(i) in outcomes.OUTCOMES for i in end] == [False, True]
 
 
+@pytest.mark.medium
 def test_variations_keep_to_the_grammar(tok, text_model):
     most = 32
     grammar = variation_grammar(tok, SHAPE, most)

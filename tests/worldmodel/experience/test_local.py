@@ -41,6 +41,7 @@ QUERIES = [
 ]
 
 
+@pytest.mark.medium
 def test_every_answer_has_a_form(tok, text_model):
     for q, p in zip(QUERIES, others(tok, text_model).predict(QUERIES), strict=True):
         assert p.outcome in outcomes.OUTCOMES

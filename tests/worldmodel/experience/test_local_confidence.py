@@ -97,6 +97,7 @@ def test_the_ensemble_goes_by_its_least_sure_member(tok, text_model):
     np.testing.assert_allclose(result["a"][0], mass[0], rtol=1e-5)
 
 
+@pytest.mark.medium
 def test_an_answer_is_trusted_by_the_signal_that_is_chosen(tok, text_model):
     members = [create(text_model.config, seed=5)]
     plain = trusting(tok, text_model, members=members)

@@ -335,6 +335,7 @@ def test_a_refusal_of_who_asks_stops_the_run_whoever_else_was_answered(code):
         assert len(server.posts) == posts  # what was answered is remembered
 
 
+@pytest.mark.medium
 def test_a_question_that_takes_too_long_is_a_problem_where_others_were_answered():
     def behave(handler, body):
         slow = "door" in _action(body)

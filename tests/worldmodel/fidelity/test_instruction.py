@@ -3,6 +3,8 @@
 import dataclasses
 import itertools
 
+import pytest
+
 from tests import helpers
 from worldmodel.data.records import Task
 from worldmodel.experience.base import Prediction
@@ -106,6 +108,7 @@ def test_the_coin_depends_on_the_room_that_stands_after_from():
     assert sum(r.present for r in coins) == 56
 
 
+@pytest.mark.medium
 def test_a_dream_that_reads_the_instruction_and_one_that_shows_its_mean():
     episodes = fetching()
     right = Answers(true_content)

@@ -52,6 +52,7 @@ def halves(tokens):
     return [batches.rows_of(tokens, np.arange(i, i + 4), 4) for i in (0, 4)]
 
 
+@pytest.mark.medium
 def test_eight_rows_are_two_microbatches_of_four(subject, packed):
     whole, metrics = subject.update(subject.init(), [packed])
     parts, summed = subject.update(subject.init(), halves(packed))
@@ -80,6 +81,7 @@ def test_the_gradient_is_that_of_the_mean_over_all_tokens(subject, packed):
     )
 
 
+@pytest.mark.medium
 def test_packed_rows_are_padded_rows(subject):
     some = examples(16)
     tight = batches.pack(some, WIDTH)
@@ -149,6 +151,7 @@ def changed(before, after) -> set[str]:
     }
 
 
+@pytest.mark.medium
 def test_remat_frees_what_layers_keep(small_model):
     deep = create(dataclasses.replace(small_model.config, num_hidden_layers=8), seed=0)
     rng = np.random.default_rng(0)
@@ -160,6 +163,7 @@ def test_remat_frees_what_layers_keep(small_model):
     assert less < held / 3
 
 
+@pytest.mark.medium
 def test_remat_changes_nothing_else(family_model, packed):
     plain, again = learner_of(family_model), learner_of(family_model, remat=True)
     want, _ = plain.gradient(plain.init().params, packed)
@@ -168,6 +172,7 @@ def test_remat_changes_nothing_else(family_model, packed):
         np.testing.assert_allclose(a, b, atol=1e-5 * float(jnp.abs(b).max()) + 1e-7)
 
 
+@pytest.mark.medium
 def test_bfloat16_passes_keep_float32_masters(small_model, packed):
     full, half = learner_of(small_model), learner_of(small_model, dtype="bfloat16")
     start = half.init()
@@ -194,6 +199,7 @@ def test_bfloat16_passes_keep_float32_masters(small_model, packed):
     assert helpers.distance(state.params, start.params) > 5e-6
 
 
+@pytest.mark.medium
 def test_biases_and_additions_keep_a_bfloat16_pass_in_bfloat16(packed):
     # They are float32 vectors or additions: either would widen all that follows.
     shape = helpers.config(13, attention_bias="qkvo", mlp_bias=True)
@@ -212,6 +218,7 @@ def test_biases_and_additions_keep_a_bfloat16_pass_in_bfloat16(packed):
     assert apply_decoder(model.definition, mixed, *rows).hidden.dtype == jnp.bfloat16
 
 
+@pytest.mark.medium
 def test_what_is_frozen_stays(small_model, packed):
     subject = learner_of(
         small_model, frozen=("embed", "head", "layers.0", "layers.1.mixer")
@@ -240,6 +247,7 @@ def test_a_name_ends_where_it_ends(small_model):
         ComputeConfig(dtype="float16")
 
 
+@pytest.mark.medium
 def test_of_a_model_with_lora_only_additions_train(small_model, packed):
     adapted = lora.attach(small_model, LoraConfig(rank=2, targets=("q", "up")), seed=0)
     subject = learner_of(adapted)
@@ -270,6 +278,7 @@ def test_an_update_takes_over_its_state(subject, packed):
     assert not subject.model.params["embed"][...].is_deleted()
 
 
+@pytest.mark.medium
 def test_a_state_keeps_an_average(small_model, packed):
     subject = learner_of(small_model, ema_decay=0.75)
     state, start = subject.init(), subject.init().params
@@ -291,6 +300,7 @@ def test_ema_by_hand():
     np.testing.assert_allclose(average["w"], [1.2, 2.0], rtol=1e-6)
 
 
+@pytest.mark.medium
 def test_beside_the_additions_what_is_named_trains(small_model, packed):
     model = lora.attach(small_model, LoraConfig(rank=2), seed=0)
     subject = learner_of(model, extra_trainable=("embed",))

@@ -102,6 +102,7 @@ def test_ratios_add_before_they_divide():
     assert float(empty.value()) == 0.0
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("rows", [1, 3])
 def test_pieces_of_logits_are_all_of_them(monkeypatch, rows):
     rng = np.random.default_rng(0)

@@ -51,6 +51,7 @@ def learner_of(model):
     return Learner(model, config, supervised.supervised_loss, steps=9)
 
 
+@pytest.mark.medium
 def test_the_step_is_taken_in_pieces_that_fit_and_is_the_same(
     small_model, monkeypatch, capsys
 ):
@@ -72,6 +73,7 @@ def test_the_step_is_taken_in_pieces_that_fit_and_is_the_same(
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.medium
 def test_pieces_of_an_odd_batch_are_padded_and_near_the_whole(small_model, monkeypatch):
     free, poor, batch = learner_of(small_model), learner_of(small_model), tokens(7)
     want, metrics = free.update(free.init(), [batch])
@@ -157,6 +159,7 @@ def test_an_error_that_comes_when_the_program_runs_is_met():
     assert sizes == [4, 2, 2]
 
 
+@pytest.mark.medium
 def test_a_fit_that_runs_out_of_memory_ends_as_one_of_small_batches(
     small_model, tmp_path, monkeypatch, capsys
 ):

@@ -18,6 +18,7 @@ def adamw_by_loop(c: OptimizerConfig, x, grads, rate):
     return x
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("decay", [True, False])
 def test_the_optimizer_matches_a_loop(decay):
     c = OptimizerConfig(
@@ -55,6 +56,7 @@ def test_without_warmup_the_first_step_is_a_whole_one(decay):
     np.testing.assert_allclose(change, [-0.102, 0.098], rtol=1e-4)
 
 
+@pytest.mark.medium
 def test_muon_turns_matrices_and_leaves_vectors_to_adam():
     # The gradient's singular values differ by 10; those of Muon's step nearly agree
     # (the Newton-Schulz iteration stops near 1), in the directions of the gradient.

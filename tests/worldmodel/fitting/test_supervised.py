@@ -59,6 +59,7 @@ def test_a_fit_lowers_its_loss(uninterrupted, small_model):
     assert helpers.distance(model.params, small_model.params) > 0.01
 
 
+@pytest.mark.medium
 def test_a_fit_compiles_once_resumed_or_not(small_model, tmp_path, monkeypatch):
     """One program for the updates and one for held-out losses, whatever the batch."""
     loss = supervised.supervised_loss
@@ -85,6 +86,7 @@ def test_a_fit_compiles_once_resumed_or_not(small_model, tmp_path, monkeypatch):
         )
 
 
+@pytest.mark.medium
 def test_equal_fits_share_their_program(small_model, tmp_path, monkeypatch):
     """A run fits many policies: the second one of equal settings traces nothing."""
     once = chex.assert_max_traces(supervised.supervised_loss, n=2)
@@ -111,6 +113,7 @@ def test_equal_fits_share_their_program(small_model, tmp_path, monkeypatch):
         )
 
 
+@pytest.mark.medium
 def test_another_rate_or_length_is_another_fit(small_model, tmp_path):
     """What is shared are programs of equal settings alone."""
 
@@ -128,6 +131,7 @@ def test_another_rate_or_length_is_another_fit(small_model, tmp_path):
     assert distance(1e-2, 3) > 1.5 * first
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("at", "kind"), [(3, "adamw"), (6, "adamw"), (3, "muon")])
 def test_a_killed_fit_goes_on_bit_for_bit(
     uninterrupted, small_model, tmp_path, at, kind
@@ -219,6 +223,7 @@ def test_an_example_that_fits_no_row_at_all_is_an_error(small_model, tmp_path):
         )
 
 
+@pytest.mark.medium
 def test_a_fit_reads_long_examples_whole(small_model, tmp_path):
     # The answer stands in the first id alone, far beyond a row's width.
     def record(first):

@@ -78,6 +78,7 @@ def test_changes_by_hand(before, after, written):
     assert read_changes(before, written) == after
 
 
+@pytest.mark.medium
 def test_whatever_is_written_is_read_back():
     rng = random.Random(0)
     pieces = ("ice", "sand", "+4", "+-2", "-1", "0", "7", "12", "A3")

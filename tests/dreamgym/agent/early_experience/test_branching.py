@@ -439,6 +439,7 @@ def test_without_valid_actions_proposals_are_taken_as_they_are():
     assert result.invalid_proposals == 0
 
 
+@pytest.mark.medium
 def test_a_policy_proposes_at_every_state_the_same_whoever_else_is_asked():
     policy = doubles.cloned(("go right", "go left"), [TASK])
     first = dataclasses.replace(EPISODE, transitions=EPISODE.transitions[:1])

@@ -280,6 +280,7 @@ def test_it_keeps_what_concludes_the_experts_action_and_leaks_nothing():
     }
 
 
+@pytest.mark.medium
 def test_a_model_writes_the_same_for_the_same_seed_and_never_a_leak():
     policy = doubles.cloned(("go right",), [TASK])
 

@@ -81,6 +81,7 @@ def curve(run, number):
     return list(map(json.loads, text.splitlines()))
 
 
+@pytest.mark.medium
 def test_each_round_plays_refits_and_learns_in_its_own_dream(tmp_path, calls):
     with made(tmp_path) as run:
         with run.real_steps.recorded(run.path("x.steps")) as counter:
@@ -112,6 +113,7 @@ def test_each_round_plays_refits_and_learns_in_its_own_dream(tmp_path, calls):
         assert not list(run.path("policies/s2r").glob("*"))
 
 
+@pytest.mark.medium
 def test_interrupted_it_goes_on_bit_for_bit(tmp_path, calls, monkeypatch):
     with made(tmp_path / "whole") as run:
         policy, numbers = dream_rounds(run, "s2r", warm(), steps=160)
@@ -156,6 +158,7 @@ def test_a_model_that_cannot_be_refitted_is_dreamed_in_as_it_is(tmp_path, calls)
     assert "exact_predictable" not in numbers["rounds"][0]
 
 
+@pytest.mark.medium
 @pytest.mark.usefixtures("calls")
 def test_each_round_draws_of_its_own_under_the_gate_of_its_model(tmp_path, monkeypatch):
     seeds, gates, filters = [], [], loop.feasibility_filter_for

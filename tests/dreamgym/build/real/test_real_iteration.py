@@ -106,6 +106,7 @@ def ids(episodes):
     return {e.task.id for e in episodes}
 
 
+@pytest.mark.medium
 def test_the_control_imitates_what_it_won_in_the_real_environment(run, imitated):
     policy, numbers = iterate(run, "real_only", warm(), steps=400, dreams=False)
     first, last = (played(run, "real_only", n) for n in (1, 2))
@@ -125,6 +126,7 @@ def test_the_control_imitates_what_it_won_in_the_real_environment(run, imitated)
 SHOWN_EPISODES = [doubles.expert(t) for t in SHOWN]
 
 
+@pytest.mark.medium
 @pytest.mark.usefixtures("unfitted")
 def test_what_a_mixture_leaves_out_is_solved_and_not_imitated(run, monkeypatch):
     drawn, fits = [e for e in SHOWN_EPISODES if e.task.id != SHOWN[0].id], []
@@ -145,6 +147,7 @@ def test_what_a_mixture_leaves_out_is_solved_and_not_imitated(run, monkeypatch):
     assert numbers["collected_demonstrations"] == len(SHOWN)
 
 
+@pytest.mark.medium
 def test_with_the_dream_unsolved_tasks_have_a_dreamed_demonstration(run, imitated):
     _, numbers = iterate(run, "s2r", warm(), steps=200, dreams=True)
     for row, demonstrations, number in zip(
@@ -159,6 +162,7 @@ def test_with_the_dream_unsolved_tasks_have_a_dreamed_demonstration(run, imitate
         assert len(demonstrations) > len(real | {t.id for t in DREAMED})
 
 
+@pytest.mark.medium
 @pytest.mark.usefixtures("unfitted")
 def test_each_round_refits_the_model_of_the_round_before(run, monkeypatch):
     """Under a name of its own: a fit goes on from the checkpoint of its name."""
@@ -206,6 +210,7 @@ def test_no_more_real_steps_are_taken_than_it_may(run, steps, rounds):
     assert counter.count > steps - 2 * LIMIT or steps < LIMIT
 
 
+@pytest.mark.medium
 @pytest.mark.usefixtures("unfitted")
 def test_the_policy_plans_in_the_model_of_its_round_and_the_control_does_not(
     run, monkeypatch
@@ -338,6 +343,7 @@ def test_interrupted_play_leaves_the_reserve_of_a_budget(run, monkeypatch):
     assert 100 - LIMIT < total <= 100
 
 
+@pytest.mark.medium
 @pytest.mark.usefixtures("unfitted")
 def test_interrupted_it_goes_on_with_the_round_that_was_not_finished(run, monkeypatch):
     def interrupt(*_, **settings):

@@ -105,6 +105,7 @@ def made(name):
     return MADE[name]()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "name",
     [pytest.param(n, marks=SLOW.get(n, ())) for n in MADE],

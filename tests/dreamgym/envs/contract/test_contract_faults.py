@@ -468,6 +468,7 @@ class Hanging(doubles.Corridor):
         return super().step(action)
 
 
+@pytest.mark.medium
 def test_a_step_after_the_end_that_hangs_is_a_fault():
     start = time.monotonic()
     what = "a step after the end must raise, and did not answer within 0.5 s"

@@ -252,6 +252,7 @@ def _is_gone(group):
     return False
 
 
+@pytest.mark.medium
 def test_a_server_behind_a_shell_ends_as_well(make):
     shell = ["sh", "-c", f"{sys.executable} {SERVER} $0; true", "{workspace}"]
     env = make(command=shell, tools=[], step_seconds=0.5)

@@ -249,6 +249,7 @@ def test_the_fields_of_texts_can_be_named():
 # --- our own server ----------------------------------------------------------
 
 
+@pytest.mark.medium
 def test_our_own_server_is_an_environment_that_keeps_the_contract():
     pytest.importorskip("fastapi", reason="the extra serve is not installed")
     from dreamgym.serving.worlds import real_world

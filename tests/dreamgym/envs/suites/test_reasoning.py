@@ -12,6 +12,7 @@ from dreamgym.envs.suites.reasoning import PROGRAMS, TASKS
 pytestmark = pytest.mark.peer
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", TASKS)
 def test_the_own_answer_of_each_task_is_right_and_another_is_not(name):
     env = registry.make(f"reasoning:{name}")
@@ -91,6 +92,7 @@ def test_settings_of_a_generator_are_given_in_the_name():
         )
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("spec", ["reasoning", "reasoning:gcd?python=true"])
 def test_they_keep_the_contract(spec):
     report = checker.check(registry.make(spec), make=lambda: registry.make(spec))

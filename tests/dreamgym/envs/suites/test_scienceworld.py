@@ -99,6 +99,7 @@ def test_nothing_works_before_a_reset(env):
 # --- games ---
 
 
+@pytest.mark.medium
 def test_a_game_by_hand(env):
     obs, info = start(env, "find-non-living-thing", 0)
     assert info["instruction"] == (
@@ -205,6 +206,7 @@ def test_steps_run_out_without_an_end(suite):
         env.step("wait1")
 
 
+@pytest.mark.medium
 def test_splits_are_the_packages_and_lie_apart(env, suite):
     seen = {}
     for split in base.SPLITS:

@@ -265,6 +265,7 @@ print(digest.hexdigest(), random.getstate() == drawn)
 """
 
 
+@pytest.mark.medium
 def test_another_process_tells_the_same_and_the_global_draws_are_left_alone():
     result = set()
     for seed in ("1", "2"):
@@ -316,6 +317,7 @@ def test_no_game_changes_another_and_nothing_is_printed(capsys):
 # --- the interface -----------------------------------------------------------
 
 
+@pytest.mark.medium
 def test_it_keeps_the_contract():
     report = checker.check(registry.make("textcraft"), name="textcraft", limit=30)
     assert report.faults == ()

@@ -107,6 +107,7 @@ def test_a_call_that_hangs_ends_its_game_alone_and_is_counted_by_its_type(capsys
     env.close()
 
 
+@pytest.mark.medium
 def test_games_in_a_row_that_end_with_such_a_call_end_the_stage():
     env = open_env(STUCK, workers=0)
     for _ in range(restarting.PATIENCE - 1):

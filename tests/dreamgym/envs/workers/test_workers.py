@@ -214,6 +214,7 @@ def test_a_killed_worker_is_replaced_in_the_same_place():
     assert (task, steps) == expected
 
 
+@pytest.mark.medium
 def test_a_hanging_worker_is_replaced_after_its_deadline():
     env = restarting_env()
     base.begin(env, task_of(env))
@@ -263,6 +264,7 @@ def test_a_fault_ends_its_own_episode_alone_and_steps_are_counted():
     envs.close()
 
 
+@pytest.mark.medium
 def test_deadlines_count_from_when_a_step_was_begun():
     envs = batch(FAULTY, 3)
     envs.reset(options={"tasks": [task_of(corridor.Corridor())] * 3})
@@ -384,6 +386,7 @@ def test_modules_are_those_of_the_run(tmp_path):
     assert run.returncode == 0, run.stderr
 
 
+@pytest.mark.medium
 def test_a_worker_ends_with_its_run():
     assert_ends("env.step('pid')[-1]['pid']", "env.start_step('hang')")
 

@@ -213,6 +213,7 @@ def learned(tmp_path_factory):
     return fitted(only(SEEN, "when"), tmp_path_factory.mktemp("learned"))
 
 
+@pytest.mark.medium
 def test_when_a_call_is_due_is_learned_and_permuted_labels_teach_nothing(
     learned, tmp_path
 ):

@@ -79,6 +79,7 @@ def distance(run, one, two):
     return helpers.distance(a, b)
 
 
+@pytest.mark.medium
 def test_collected_pairs_train_a_policy_and_dev_tasks_are_held_out(tmp_path, capsys):
     run = made(tmp_path, **SMALL, **{"dpo.pairs": "collected"})
     numbers = body(run)
@@ -277,6 +278,7 @@ def share_right(pairs):
     return np.mean([s.action == doubles.plan(s.state)[0] for s in steps])
 
 
+@pytest.mark.medium
 def test_a_policy_learns_what_a_search_in_the_dream_prefers(tmp_path, monkeypatch):
     pairs, numbers, learnt = from_search(
         tmp_path / "a", monkeypatch, doubles.RuleModel()
@@ -339,6 +341,7 @@ def command(run, *args):
     return cli.main(["dpo", str(run.root), *map(str, args)])
 
 
+@pytest.mark.medium
 def test_the_command_trains_plays_and_trains_anew(tmp_path, capsys, monkeypatch):
     run = made(tmp_path)
     pairs = won_over_lost(both("train", 5), max_pairs=1, seed=0)
@@ -369,6 +372,7 @@ def test_the_command_trains_plays_and_trains_anew(tmp_path, capsys, monkeypatch)
     assert Run.open(run.root).config == run.config  # the run keeps its settings
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("end", ["no pair is left", "interrupted"])
 def test_a_policy_stays_where_another_cannot_be_trained(
     tmp_path, capsys, monkeypatch, end

@@ -114,6 +114,7 @@ def worse(expert, tmp_path_factory):
         return expert_iteration._iterate(run, world, expert)
 
 
+@pytest.mark.medium
 def test_what_is_won_in_the_dream_is_imitated_and_pays(improved):
     run, numbers = improved
     assert numbers["kept"] == "expert_iteration"
@@ -134,6 +135,7 @@ def test_what_is_won_in_the_dream_is_imitated_and_pays(improved):
     assert not run.path("checkpoints/expert_iteration").exists()
 
 
+@pytest.mark.medium
 def test_a_task_that_was_won_is_not_dreamed_again(tmp_path, monkeypatch):
     run, dreamed, imitated = corridor(tmp_path, monkeypatch, epochs=10), [], []
 
@@ -201,6 +203,7 @@ def random_play(count):
     return episodes
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("explore", [True, False])
 def test_random_play_finds_wins_where_the_policy_finds_none(
     tmp_path, monkeypatch, explore
@@ -223,6 +226,7 @@ def test_random_play_finds_wins_where_the_policy_finds_none(
     assert 10 < first < last
 
 
+@pytest.mark.medium
 def test_nobody_explores_where_the_policy_wins_more_than_chance(tmp_path, monkeypatch):
     # An explorer could only begin in the first round.
     run = corridor(tmp_path, monkeypatch, explore=True, rounds=1, epochs=1)
@@ -305,6 +309,7 @@ def test_an_interrupted_stage_goes_on_to_the_same_policy(tmp_path, monkeypatch):
     assert one.read_bytes() == other.read_bytes()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("trusted", [False, True])
 def test_a_policy_that_clearly_loses_real_dev_games_is_not_kept(
     tmp_path, monkeypatch, trusted, expert, worse

@@ -77,6 +77,7 @@ def make_run(tmp_path, monkeypatch):
 POLICY = doubles.cloned(doubles.ACTIONS, doubles.tasks("train")[:4])
 
 
+@pytest.mark.medium
 def test_a_plan_that_wins_more_dev_games_is_kept_and_plays_the_test_games(make_run):
     with make_run() as run:
         numbers = planner.body(run)
@@ -102,6 +103,7 @@ def test_a_policy_that_wins_all_dev_games_does_not_plan(make_run, monkeypatch):
     assert numbers["note"].startswith("it does not plan: there is nothing to gain")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("trust", [0.5, 0.95])
 def test_a_plan_in_a_wrong_dream_is_not_kept(make_run, capsys, trust):
     """The control: the policy without a plan plays the test games."""
@@ -140,8 +142,8 @@ def test_a_good_dream_counts_where_dev_games_hardly_differ(
     after = [number >= lost for number in range(10)] + [n < won for n in range(6)]
     results = {"dream": before, "s2r": before, "planner": after}
 
-    def play(run, name, policy):
-        del run, policy
+    def play(run, name, policy, *, reserve=0):
+        del run, policy, reserve
         return [
             Trajectory(
                 doubles.expert(t) if wins else doubles.episode(t, ["fly"]), (), None
@@ -155,6 +157,7 @@ def test_a_good_dream_counts_where_dev_games_hardly_differ(
         assert (planner.body(run)["kept"] == "planner") == keeps
 
 
+@pytest.mark.medium
 def test_it_is_compared_with_the_games_of_the_policy_that_s2r_is(make_run):
     """Where fine-tuning was not kept, s2r is the dream, which has played already."""
     with make_run(s2r={"kept": "dream"}) as run:

@@ -95,6 +95,7 @@ def same(a, b):
     )
 
 
+@pytest.mark.medium
 def test_the_loop_saves_its_policy_and_curve_and_the_stage_drops_checkpoints(whole):
     run, memory, policy, progress = whole
     assert progress.update == 3
@@ -180,6 +181,7 @@ def stop_after(at, go, monkeypatch):
     monkeypatch.undo()
 
 
+@pytest.mark.medium
 def test_an_interrupted_critic_goes_on_bit_for_bit(tmp_path, monkeypatch):
     *_, go = start(tmp_path / "whole", PPO)
     _, progress_whole = go()
@@ -195,6 +197,7 @@ def test_an_interrupted_critic_goes_on_bit_for_bit(tmp_path, monkeypatch):
     assert np.isfinite([row["explained_variance"] for row in progress.curve]).all()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("at", [1, 2])
 def test_an_interrupted_loop_goes_on_bit_for_bit(whole, tmp_path, monkeypatch, at):
     run, _, go = start(tmp_path)

@@ -78,6 +78,7 @@ def lengths(run: Run) -> dict[str, int]:
     return results
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("start", ["experience_model", "base_model"])
 def test_policies_begin_at_the_experience_model_or_where_it_began(tmp_path, start):
     run = made(tmp_path, **{"bc.init": start}, method="bc")
@@ -95,6 +96,7 @@ def test_policies_begin_at_the_experience_model_or_where_it_began(tmp_path, star
     assert [k for k, item in same.items() if item == begun] == [start]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("method", "fits"),
     [
@@ -139,6 +141,7 @@ def fits_of(run, monkeypatch) -> dict:
     return out
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("reasoning", [False, True])
 def test_iwm_trains_on_the_next_state_and_on_nothing_else(
     tmp_path, monkeypatch, reasoning
@@ -167,6 +170,7 @@ def test_iwm_trains_on_the_next_state_and_on_nothing_else(
         assert all(e.mask)
 
 
+@pytest.mark.medium
 def test_iwm_does_not_spend_its_updates_in_the_warmup_of_a_longer_fit(
     tmp_path, monkeypatch
 ):
@@ -182,6 +186,7 @@ def test_iwm_does_not_spend_its_updates_in_the_warmup_of_a_longer_fit(
         WarmstartConfig(iwm_learning_rate_factor=0.0)
 
 
+@pytest.mark.medium
 def test_several_alternatives_make_fewer_reflections(tmp_path):
     each = numbers(made(tmp_path, "a", method="sr"))
     three = numbers(made(tmp_path, "b", method="sr", alternatives_per_reflection=3))
@@ -192,6 +197,7 @@ def test_several_alternatives_make_fewer_reflections(tmp_path):
         WarmstartConfig(alternatives_per_reflection=0)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("tokens", "says"), [(2, True), (90, False)])
 def test_too_little_room_for_the_thoughts_that_are_learned_is_said(
     tmp_path, capsys, tokens, says
@@ -204,12 +210,14 @@ def test_too_little_room_for_the_thoughts_that_are_learned_is_said(
     assert ("policy.thought_tokens gives more" in err) == says
 
 
+@pytest.mark.medium
 def test_the_control_is_the_same_whatever_the_method(tmp_path):
     one, two = made(tmp_path, "a", method="sr"), made(tmp_path, "b", method="bc")
     numbers(one), numbers(two)
     assert weights(one, "bc") == weights(two, "bc")
 
 
+@pytest.mark.medium
 def test_a_share_of_the_experts_is_learned_from_control_and_all(tmp_path):
     experts = {"bc.imitate": "experts"}
     half, whole = (
@@ -286,6 +294,7 @@ def test_smaller_shares_are_part_of_larger_ones():
     assert ids(0.25, seed=1) != ids(0.25)
 
 
+@pytest.mark.medium
 def test_the_policy_proposes_where_it_is_the_source(tmp_path, monkeypatch):
     queries = []
 
@@ -302,6 +311,7 @@ def test_the_policy_proposes_where_it_is_the_source(tmp_path, monkeypatch):
     assert output["invalid_proposals"] == 2  # by what the corridor would take
 
 
+@pytest.mark.medium
 def test_the_control_is_cloned_once(tmp_path, monkeypatch):
     """A stage that was stopped after it, or a cell of a study that shares it."""
     run = made(tmp_path)
@@ -318,6 +328,7 @@ def test_the_control_is_cloned_once(tmp_path, monkeypatch):
     assert (weights(run, "bc"), weights(run, "warmstart")) == before
 
 
+@pytest.mark.medium
 def test_branches_are_made_once(tmp_path, monkeypatch):
     run = made(tmp_path)
     output = numbers(run)
@@ -328,6 +339,7 @@ def test_branches_are_made_once(tmp_path, monkeypatch):
     assert numbers(run) == output
 
 
+@pytest.mark.medium
 def test_an_environment_that_raises_at_a_branch_does_not_end_the_stage(
     tmp_path, monkeypatch, capsys
 ):
@@ -349,6 +361,7 @@ def test_an_environment_that_raises_at_a_branch_does_not_end_the_stage(
     assert "'take coin': OSError: no answer" in capsys.readouterr().err
 
 
+@pytest.mark.medium
 def test_a_teacher_writes_and_its_cost_is_among_the_numbers(tmp_path):
     says = json.dumps({"thought": "towards the coin"})
     with serving(ok(says)) as server:
@@ -390,6 +403,7 @@ def test_the_key_of_a_teacher_is_looked_for_before_anything_runs(monkeypatch):
     run_chat.check_server(changed(config, "warmstart.writer", "rule"))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("primer", "steps"), [(0.0, None), (0.5, 2)])
 def test_the_models_own_reflections_are_counted(tmp_path, primer, steps):
     run = made(
@@ -444,6 +458,7 @@ def test_a_bad_setting_of_demonstrations_says_what_it_must_be(settings, message)
         preset("tiny", settings)
 
 
+@pytest.mark.medium
 def test_auto_reflects_only_where_dev_games_can_tell(tmp_path, capsys):
     run = made(tmp_path, "games", method="auto")
     assert numbers(run)["sr_examples"]

@@ -174,6 +174,7 @@ def successes(seed, share, monkeypatch):
     return [row["success"] for row in rows], [row.get(DISTANCE) for row in rows]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_policy_that_begins_near_the_end_learns_what_it_never_reaches(
     seed, monkeypatch

@@ -217,8 +217,8 @@ def test_given_turns_say_nothing_about_the_policy_that_sampled():
 def test_retries_are_scored_as_others_are():
     rollouts = Rollouts([lost(), lost()], [], guided=[guided()])
 
-    def score(episodes, pasts):
-        del pasts
+    def score(episodes, pasts, past_states):
+        del pasts, past_states
         return [
             RewardedEpisode(
                 tuple({"x": 2.0} for _ in e.transitions),
@@ -285,6 +285,7 @@ def successes(seed, groups, monkeypatch):
     return [row["success"] for row in end.curve]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_policy_learns_what_it_wins_with_guidance_only(seed, monkeypatch):
     won = successes(seed, 3, monkeypatch)

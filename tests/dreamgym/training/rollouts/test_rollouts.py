@@ -376,8 +376,8 @@ def test_what_a_fork_has_done_before_is_not_paid_again():
 
 
 def test_what_nobody_could_score_leaves_the_update_and_not_the_curriculum(update_calls):
-    def score(episodes, pasts):
-        good = RewardFunction(RewardConfig()).score(episodes, pasts)
+    def score(episodes, pasts, past_states):
+        good = RewardFunction(RewardConfig()).score(episodes, pasts, past_states)
         return [
             good[0],
             *(row._replace(problem="judge: malformed") for row in good[1:]),
@@ -398,8 +398,10 @@ def test_a_cut_episode_that_the_judge_could_not_score_is_no_zero():
         doubles.trajectory(doubles.task(0, 1, 2), WIN, error="low_confidence: 0.1"),
     ]
 
-    def score(episodes, pasts):
-        known = RewardFunction(RewardConfig(outcome_weight=0.5)).score(episodes, pasts)
+    def score(episodes, pasts, past_states):
+        known = RewardFunction(RewardConfig(outcome_weight=0.5)).score(
+            episodes, pasts, past_states
+        )
         assert [x.problem for x in known] == [NO_OUTCOME] * 2  # and no reason to go
         return [known[0], known[1]._replace(problem="judge: no answer")]
 

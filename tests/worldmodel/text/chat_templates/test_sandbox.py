@@ -198,6 +198,7 @@ def answers():
     return dict(map(json.loads, done.stdout.splitlines())), done.stderr
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ATTACKS)
 def test_a_template_that_computes_without_end_is_refused(answers, name):
     answer, errors = answers

@@ -33,6 +33,7 @@ def play(env, task, actions):
     return [base.take(env, action) for action in actions]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("task_type", games.TASK_TYPES)
 def test_the_expert_wins_by_possible_actions_alone(env, task_type):
     for split in base.SPLITS:
@@ -188,6 +189,7 @@ print(json.dumps(texts))
 """
 
 
+@pytest.mark.medium
 def test_the_texts_are_those_of_the_engine_as_released():
     outputs = [
         subprocess.run(

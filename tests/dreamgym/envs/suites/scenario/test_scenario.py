@@ -23,6 +23,7 @@ SPECS = (
 )
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "spec",
     [

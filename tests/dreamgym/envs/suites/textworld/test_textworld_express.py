@@ -330,6 +330,7 @@ def test_a_seed_alone_chooses_a_train_game():
     assert others - {first}
 
 
+@pytest.mark.medium
 def test_a_java_machine_that_is_killed_is_replaced_in_the_same_place():
     task = game("coin", 3)
     plain = textworld.TextWorldExpress()

@@ -58,6 +58,7 @@ def test_a_game_without_a_place_says_what_it_wants():
     )
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("game", ["twc", "peckingorder"])
 def test_games_of_the_splits_differ(game):
     env = registry.make(f"textworld:{game}")
@@ -81,6 +82,7 @@ def test_the_mapped_games_are_there_one_by_one():
     assert {t.family for t in both} == set(GAMES)
 
 
+@pytest.mark.medium
 def test_settings_of_a_game_are_given_in_its_name():
     env = registry.make("textworld:twc?numItemsToPutAway=4")
     base.begin(env, env.tasks("train")[0])

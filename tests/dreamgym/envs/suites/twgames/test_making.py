@@ -32,6 +32,7 @@ def empty_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(twgames_env, "AHEAD", 0)
 
 
+@pytest.mark.medium
 def test_a_game_is_made_once_and_a_broken_one_again():
     assert games.load_game(GAME) is None
     assert making.make_games([GAME, GAME]) == {}
@@ -56,6 +57,7 @@ def test_a_game_is_made_once_and_a_broken_one_again():
     assert sorted(left) == [GAME.path.name, "lock"]
 
 
+@pytest.mark.medium
 def test_games_are_made_ahead(monkeypatch):
     monkeypatch.setattr(twgames_env, "AHEAD", 1)
     monkeypatch.setattr(twgames_env, "core_count", lambda: 2)
@@ -83,6 +85,7 @@ def test_a_game_that_cannot_be_made_is_an_error_of_its_own(monkeypatch):
         env.make_ahead("train")
 
 
+@pytest.mark.medium
 def test_a_compiler_that_fails_is_an_error_of_the_game(monkeypatch, tmp_path):
     monkeypatch.setenv("INFORM_HOME", str(tmp_path / "nowhere"))
     env = registry.make("twcoin:level1")
@@ -140,6 +143,7 @@ def test_the_generator_that_refuses_all_seeds_is_an_error(monkeypatch):
     assert len({str(seed) for seed in seeds}) == games.ATTEMPTS
 
 
+@pytest.mark.medium
 def test_an_engine_that_is_killed_is_started_again():
     """The interpreter runs in the process of the environment, here a worker."""
     env = RestartingEnv(lambda: process_env("twcoin:level1", start_seconds=300.0))

@@ -39,6 +39,7 @@ def begin(env, split="train"):
 # --- plans ---
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("spec", "split"),
     [
@@ -79,6 +80,7 @@ def without_walkthroughs(monkeypatch):
     monkeypatch.setattr(maker, lambda *_: None)
 
 
+@pytest.mark.medium
 @pytest.mark.usefixtures("without_walkthroughs")
 @pytest.mark.parametrize(
     ("name", "actions"),
@@ -106,6 +108,7 @@ def test_what_can_be_carried_is_heeded():
     assert plan_of(description, "cooking") == ()  # what the game does not take
 
 
+@pytest.mark.medium
 @pytest.mark.usefixtures("without_walkthroughs")
 def test_the_expert_knows_nothing_but_the_state(monkeypatch):
     """Where two moments have the same lines, it does the same."""
@@ -257,6 +260,7 @@ print(json.dumps(episodes, default=str))
 """
 
 
+@pytest.mark.medium
 def test_equal_actions_give_equal_texts_in_every_process():
     outputs = [
         subprocess.run(
@@ -308,6 +312,7 @@ def test_dev_and_test_games_have_foods_that_no_train_game_has():
         assert not any(foods & apart[other] for other in others)
 
 
+@pytest.mark.medium
 def test_the_request_for_a_coin_does_not_tell_the_way():
     game, _ = described("level105", "train", 0, kind="coin")
     request = Description.deserialize(json.loads(game)).objective
