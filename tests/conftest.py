@@ -33,8 +33,8 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 def pytest_configure(config: pytest.Config) -> None:
     """Compile without optimizations where the slow tests are left out.
 
-    Most of the others run a program of a few operations once, and wait for its compiler.
-    The slow tests run what users run.
+    Most of the others run a program of a few operations once, and wait for its
+    compiler. The slow tests run what users run.
     """
     if "not slow" in config.option.markexpr:
         jax.config.update("jax_disable_most_optimizations", True)
