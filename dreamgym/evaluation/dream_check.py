@@ -14,9 +14,9 @@ from dreamgym.envs.base import counts_as_invalid
 from dreamgym.evaluation.evaluate import costs, paired, summary
 from dreamgym.evaluation.leading_numbers import ends_found, training_ends
 from dreamgym.evaluation.statistics import difference_text
+from worldmodel.data.outcomes import commonest_reward
 from worldmodel.data.records import Transition
 from worldmodel.experience.base import same_reward
-from worldmodel.fidelity.cases import commonest_reward
 
 FEW = 8
 """Cases of a scorecard's figure below which nothing is refused by it."""

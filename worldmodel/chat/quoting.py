@@ -38,14 +38,22 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def number_lines(state: State, max_chars: int | None = None) -> str:
-    """Return a state's lines, numbered and quoted, up to `max_chars` characters."""
+    """Return a state's lines, numbered and quoted, up to `max_chars` characters.
+
+    A line that has more than half of these is cut there where not everything fits, so
+    that a state of one long line is not left out.
+    """
     rows, room = [], math.inf if max_chars is None else max_chars
+    longest = room if sum(map(len, state)) <= room else room // 2
     for i, line in enumerate(state):
-        room -= len(line)
+        visible = line if len(line) <= longest else line[: int(longest)]
+        room -= len(visible)
         if room < 0:
             rows.append(f"({len(state) - i} more lines are not shown)")
             break
-        rows.append(f"{i + 1} {quote(line)}")
+        cut = len(line) - len(visible)
+        note = f" ({cut} more characters are not shown)" if cut else ""
+        rows.append(f"{i + 1} {quote(visible)}{note}")
     return "\n".join(rows) or "(no lines)"
 
 

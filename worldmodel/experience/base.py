@@ -52,9 +52,10 @@ class Prediction(NamedTuple):
 
     `outcome` says how the episode goes on: "go", or "win" or "lose" where it ends.
     `confidence` is the probability that the model gave to the state, reward and outcome
-    of its reply. `p_reward` is the probability of a reward other than 0 and
-    `p_terminal` that of the episode's end, each given the reply before it. All are NaN
-    where a backend does not know them.
+    of its reply. `p_reward` says how likely a reward other than 0 is, and `p_terminal`
+    the episode's end, each given the reply before it: 1 minus the probability of 0 or
+    "go" where that is the answer, else that of the very reward or end, which is less
+    where others were possible. All are NaN where a backend does not know them.
     """
 
     next_state: State

@@ -47,31 +47,35 @@ def platt(
     p: Float[np.ndarray, " N"],
     true: Bool[np.ndarray, " N"],
     *,
+    weights: Float[np.ndarray, " N"] | None = None,
     strength: float | int = 1.0,
 ) -> Platt:
     """Fit penalised logistic regression of labels on the logit of p (Platt, 1999).
+
+    Each case counts with its weight, relative to their mean; by default all equally.
 
     A Gaussian prior of precision `strength` has its mode at slope and offset (1, 0),
     which is the answer without cases. The order of the probabilities is kept: a slope
     below MIN_SLOPE becomes MIN_SLOPE, and the offset is fitted to that.
     """
     x, one = _logit(p), np.ones(len(p))
+    w = one if weights is None or not len(p) else weights / weights.mean()
     slope, offset = _logistic_regression(
-        np.stack([x, one], 1), true, 0 * x, (1.0, 0.0), strength
+        np.stack([x, one], 1), true, w, 0 * x, (1.0, 0.0), strength
     )
     if slope < MIN_SLOPE:
         (offset,) = _logistic_regression(
-            one[:, None], true, MIN_SLOPE * x, (0.0,), strength
+            one[:, None], true, w, MIN_SLOPE * x, (0.0,), strength
         )
         slope = MIN_SLOPE
     return Platt(float(slope), float(offset))
 
 
-def _logistic_regression(x, labels, base, prior, strength) -> np.ndarray:
+def _logistic_regression(x, labels, counts, base, prior, strength) -> np.ndarray:
     """Return the weights of x [N, K] that best predict the labels [N].
 
-    They minimise the penalised logistic loss, which is strictly convex. `base` [N] are
-    logits that are added to x w.
+    They minimise the penalised logistic loss, which is strictly convex; `counts` [N]
+    says how often each case counts. `base` [N] are logits that are added to x w.
     """
     prior = np.array(prior)
 
@@ -81,14 +85,17 @@ def _logistic_regression(x, labels, base, prior, strength) -> np.ndarray:
     def loss(w):
         z = x @ w + base
         distance = ((w - prior) ** 2).sum()
-        return np.logaddexp(0, np.where(labels, -z, z)).sum() + strength * distance / 2
+        losses = np.logaddexp(0, np.where(labels, -z, z))
+        return (counts * losses).sum() + strength * distance / 2
 
     def gradient(w):
-        return x.T @ (probability(w) - labels) + strength * (w - prior)
+        return x.T @ (counts * (probability(w) - labels)) + strength * (w - prior)
 
     def hessian(w):
         q = probability(w)
-        return (x * (q * (1 - q))[:, None]).T @ x + strength * np.eye(len(prior))
+        return (x * (counts * q * (1 - q))[:, None]).T @ x + strength * np.eye(
+            len(prior)
+        )
 
     return scipy.optimize.minimize(
         loss,
@@ -138,12 +145,19 @@ def labels(
 
 
 def calibration(
-    answers: Sequence[Prediction], real: Sequence[Transition]
+    answers: Sequence[Prediction],
+    real: Sequence[Transition],
+    weights: Sequence[float] | None = None,
 ) -> Calibration:
-    """Fit a Calibration to held-out answers; unknown probabilities stay unscaled."""
+    """Fit a Calibration to held-out answers; unknown probabilities stay unscaled.
+
+    `weights` say how many transitions each case stands for, where rare ones were drawn
+    more often than others: else the rates of the draw would be learnt.
+    """
     true, parts = labels(answers, real), {}
+    counts = np.ones(len(answers)) if weights is None else np.array(weights, float)
     for key, name in PROBABILITIES.items():
         p = np.array([getattr(a, name) for a in answers], float)
         finite = np.isfinite(p)
-        parts[name] = platt(p[finite], true[key][finite])
+        parts[name] = platt(p[finite], true[key][finite], weights=counts[finite])
     return Calibration(**parts)

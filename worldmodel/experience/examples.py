@@ -134,21 +134,23 @@ def transition_examples(
     A transition with another result than an equal query before is no repeat: both are
     learned.
 
-    `balance`: where transitions with a reward, or with an end, make up a smaller share
-    than this, the loss of their reward or outcome tokens is weighted as if they made up
-    this share.
+    `balance`: where transitions with a reward other than the usual one of a step, or
+    with an end, make up a smaller share than this, the loss of their reward or outcome
+    tokens is weighted as if they made up this share.
     """
     rows = _distinct_rows(episodes, config)
     demos = memory.search(
         [(r.task.id, r.transition.state, r.transition.action) for r in rows],
         config.demonstrations,
     )
-    rewarded = [r.transition.reward != 0 for r in rows]
+    usual = outcomes.number_text(outcomes.commonest_reward(episodes))
+    rewarded = [outcomes.number_text(r.transition.reward) != usual for r in rows]
     reward_weight = _rare_event_weight(rewarded, balance)
     ended = [r.transition.terminated for r in rows]
     end_weight = _rare_event_weight(ended, balance)
     out = []
-    for (task, past, past_states, t), demonstrations in zip(rows, demos, strict=True):
+    for row, is_rewarded, demonstrations in zip(rows, rewarded, demos, strict=True):
+        task, past, past_states, t = row
         query = Query(task, past, t.state, t.action)
         query_tok, context = query_context(
             tok, config, query, demonstrations, past_states
@@ -156,7 +158,7 @@ def transition_examples(
         reply = prompts.reply_ids(query_tok, t, full=config.full_state)
         example = _reply_example(context, reply, _reply_parts(tok, reply))
         part_weights = {
-            2: reward_weight if t.reward else 1.0,
+            2: reward_weight if is_rewarded else 1.0,
             3: end_weight if t.terminated else 1.0,
         }
         if set(part_weights.values()) != {1.0}:

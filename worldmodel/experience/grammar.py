@@ -70,9 +70,21 @@ def reply_grammar(
 
 
 def variation_grammar(
-    tok: TextTokenizer, config: ExperienceConfig, max_tokens: int
+    tok: TextTokenizer,
+    config: ExperienceConfig,
+    instruction_tokens: int,
+    state_tokens: int,
+    *,
+    instructed: bool = True,
 ) -> Grammar:
-    """Return the grammar: instruction state lines end, in `max_tokens` tokens."""
+    """Return the grammar: instruction state lines end.
+
+    Args:
+      instruction_tokens: those of an instruction, at most; `state_tokens` those of the
+        lines of a state with their numbers. Where more are needed, the tokens that
+        close them are forced.
+      instructed: whether an instruction has at least one token.
+    """
     c, size = tok.control, tok.vocab_size
     text = tok.text_mask()
     allowed, first = np.stack([text, text]), np.zeros((2, size), bool)
@@ -81,12 +93,13 @@ def variation_grammar(
     allowed[1, [c(f"line{i}") for i in range(MAX_LINES)] + [c("end")]] = True
     closing_tokens[1, c("end")] = True
     first[0], first[1, c("line0")] = text, True
+    first[0, c("state")] = not instructed
     return Grammar(
         allowed,
         first,
         closing_tokens,
         np.array([c("state"), c("end")], np.int32),
-        np.array([max_tokens // 3, max_tokens - max_tokens // 3 - 2], np.int32),
+        np.array([instruction_tokens, state_tokens], np.int32),
         np.full(2, config.temperature, np.float32),
         np.full(2, config.reasoning_min_p, np.float32),
     )

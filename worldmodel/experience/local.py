@@ -395,25 +395,46 @@ class LocalExperienceModel(CachingExperienceModel):
         )
 
     def vary(self, tasks: Sequence[Task], *, key: jax.Array) -> list[Task | None]:
-        """Return a variation of each task (Eq. 6), None where it is malformed."""
+        """Return a variation of each task (Eq. 6), None where it is malformed.
+
+        So is one that is longer than these tasks, by more than a few tokens, and that
+        of a task for which the model has too few positions.
+        """
         if not tasks:
             return []
         tok = self.tokenizer
-        max_tokens = max(len(prompts.variation_reply_ids(tok, t)) for t in tasks) + 16
-        max_tokens = bucket(max_tokens, 32)
-        grammar = variation_grammar(tok, self.config, max_tokens)
+        out: list[Task | None] = [None] * len(tasks)
+        instructions = [len(tok.encode(t.instruction)) for t in tasks]
+        replies = [len(prompts.variation_reply_ids(tok, t)) for t in tasks]
+        states = [n - m for n, m in zip(replies, instructions, strict=True)]
+        limits = (bucket(max(n) + 8, 8) for n in (instructions, states))
+        instruction_tokens, state_tokens = limits
+        max_tokens = bucket(instruction_tokens + state_tokens + 2, 32)
+        grammar = variation_grammar(
+            tok,
+            self.config,
+            instruction_tokens,
+            state_tokens,
+            instructed=all(t.instruction for t in tasks),
+        )
         contexts = [prompts.variation_ids(tok, t) for t in tasks]
-        keys = jax.random.split(key, len(tasks))
-        out: list[Task | None] = []
-        for task, sampled in zip(
-            tasks,
-            generate(self.model, contexts, grammar, keys, max_tokens=max_tokens),
-            strict=True,
-        ):
-            ids = sampled.ids[0, : int(sampled.length[0])].tolist()
-            parsed = prompts.parse_variation(tok, ids)
-            if parsed is None:
-                out.append(None)
-                continue
-            out.append(variation(task, *parsed))
+        room = self.model.config.max_position_embeddings - max_tokens
+        fitting = [i for i, ids in enumerate(contexts) if len(ids) <= room]
+        if not fitting:
+            return out
+        sampled = generate(
+            self.model,
+            [contexts[i] for i in fitting],
+            grammar,
+            jax.random.split(key, len(tasks))[np.array(fitting)],
+            max_tokens=max_tokens,
+        )
+        for i, row in zip(fitting, sampled, strict=True):
+            task, length = tasks[i], int(row.length[0])
+            parsed = prompts.parse_variation(
+                tok, row.ids[0, :length].tolist(), instructed=bool(task.instruction)
+            )
+            was_cut = not row.sampled[0, :length].all()
+            if parsed is not None and not was_cut:
+                out[i] = variation(task, *parsed)
         return out

@@ -187,6 +187,8 @@ class PromptedExperienceModel(CachingExperienceModel):
             return reply
         parsed = prompting.read_reply(reply.text)
         error, state_format = parsed.error, self._state_formats.get(query.task.family)
+        if error is None and state_format is None and not parsed.next_state:
+            error = "malformed: next_state has no line of text"
         if error is None and state_format is not None:
             error = format_error(parsed.next_state, state_format)
         if error is not None:
@@ -223,7 +225,7 @@ class PromptedExperienceModel(CachingExperienceModel):
     def _parse_variation(self, task: Task, reply: ChatReply | ChatError) -> Task | None:
         if not isinstance(reply, ChatReply):
             return None
-        parsed = prompting.read_variation(reply.text)
+        parsed = prompting.read_variation(reply.text, instructed=bool(task.instruction))
         if parsed is None:
             return None
         state_format = self._state_formats.get(task.family)

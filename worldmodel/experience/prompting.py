@@ -103,12 +103,10 @@ class Variation(NamedTuple):
 
 
 def _state(value: Any, name: str) -> State:
-    """Return non-empty lines, each one line of text; raises ValueError."""
+    """Return the lines that are not empty, each one line of text; raises ValueError."""
     if not isinstance(value, list):
         raise ValueError(f"{name} must be a list of lines, got {value!r:.60}")
     rows = [_line(x, f"a line of {name}").rstrip() for x in value]
-    if not any(rows):
-        raise ValueError(f"{name} has no line of text")
     return tuple(x for x in rows if x)
 
 
@@ -152,13 +150,17 @@ def read_reply(text: str) -> Reply:
         return Reply("", (), 0.0, "go", f"malformed: {error}")
 
 
-def read_variation(text: str) -> Variation | None:
-    """Return a task and its initial state, or None where the reply is malformed."""
+def read_variation(text: str, *, instructed: bool = True) -> Variation | None:
+    """Return a task and its initial state, or None where the reply is malformed.
+
+    Tasks have an instruction if they are `instructed`.
+    """
     try:
         row = json_object(text, ("instruction", "initial_state"))
         instruction = _line(row["instruction"], "instruction").strip()
         state = _state(row["initial_state"], "initial_state")
-        return Variation(instruction, state) if instruction else None
+        well_formed = state and (instruction or not instructed)
+        return Variation(instruction, state) if well_formed else None
     except (ValueError, RecursionError):
         return None
 

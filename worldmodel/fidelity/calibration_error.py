@@ -31,8 +31,9 @@ def probability_calibration(
     )
     scaled = _cross_fit(cases, predictions)
     true = labels(predictions, [c.transition for c in cases])
+    weights = np.array([c.weight for c in cases], float)
     return {
-        key: _calibration_row(name, predictions, scaled, true[key])
+        key: _calibration_row(name, predictions, scaled, true[key], weights)
         for key, name in PROBABILITIES.items()
     }
 
@@ -42,18 +43,21 @@ def _calibration_row(
     predictions: Sequence[Prediction],
     scaled: Sequence[Prediction],
     true: np.ndarray,
+    weights: np.ndarray,
 ) -> dict[str, Any]:
     p = np.array([getattr(a, name) for a in predictions], float)
     finite = np.isfinite(p)
     calibrated = np.array([getattr(a, name) for a in scaled], float)[finite]
-    p, true = p[finite], true[finite]
+    p, true, weights = p[finite], true[finite], weights[finite]
     return {
         "count": int(finite.sum()),
-        "positive": float(true.mean()) if len(true) else None,
+        "positive": metrics.weighted_mean(true, weights) if len(true) else None,
         "auroc": metrics.auroc(p, true),
-        "calibration_error": metrics.calibration_error(metrics.reliability(p, true)),
+        "calibration_error": metrics.calibration_error(
+            metrics.reliability(p, true, weights)
+        ),
         "calibrated_error": metrics.calibration_error(
-            metrics.reliability(calibrated, true)
+            metrics.reliability(calibrated, true, weights)
         ),
     }
 
@@ -67,7 +71,9 @@ def _cross_fit(
     for fold in (0, 1):
         others = [i for i, c in enumerate(cases) if half[c.query.task.id] != fold]
         scale = calibration(
-            [answers[i] for i in others], [cases[i].transition for i in others]
+            [answers[i] for i in others],
+            [cases[i].transition for i in others],
+            [cases[i].weight for i in others],
         )
         for i, c in enumerate(cases):
             if half[c.query.task.id] == fold:

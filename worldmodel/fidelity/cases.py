@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from worldmodel.data.invalid_actions import is_invalid
-from worldmodel.data.outcomes import number_text
+from worldmodel.data.outcomes import commonest_reward, number_text
 from worldmodel.data.records import Episode, State, Transition
 from worldmodel.experience.base import Query, content_seed, query_after
 from worldmodel.text.identifiers import common_words
@@ -73,15 +73,6 @@ def kind_of(t: Transition, instruction: str, past_states: Sequence[str] = ()) ->
     added = Counter(t.next_state) - Counter(t.state)
     one = max(removed.total(), added.total()) <= 1
     return "one_line" if one else "many_lines"
-
-
-def commonest_reward(episodes: Sequence[Episode]) -> float:
-    """Return the most frequent reward of a step, or 0 where there are none.
-
-    In a task with a cost for each step it is that cost; predicting it finds no reward.
-    """
-    rewards = Counter(t.reward for e in episodes for t in e.transitions)
-    return max(rewards, key=lambda r: (rewards[r], -abs(r)), default=0.0)
 
 
 def sample_cases(
@@ -251,9 +242,10 @@ def near_misses(
     recorded = {
         (e.task.id, t.state, t.action): t for e in episodes for t in e.transitions
     }
+    usual = max(commonest_reward(episodes), 0.0)
     out: dict[tuple, NearMiss] = {}
     for e in episodes:
-        won = [i for i, t in enumerate(e.transitions) if t.success and t.reward > 0]
+        won = [i for i, t in enumerate(e.transitions) if t.success and t.reward > usual]
         if not won or won[0] == 0 or len(out) >= limit:
             continue
         last, omitted = e.transitions[won[0]], e.transitions[won[0] - 1]
@@ -261,7 +253,7 @@ def near_misses(
             continue
         key = (e.task.id, omitted.state, last.action)
         query, real = _query(e, won[0] - 1, last.action), recorded.get(key)
-        rewarded = None if real is None else real.success or real.reward > 0
+        rewarded = None if real is None else real.success or real.reward > usual
         if rewarded is None and replay is not None and key not in out:
             replayed = replay(query)
             rewarded = None if replayed is None else replayed.rewarded

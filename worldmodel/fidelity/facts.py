@@ -6,11 +6,15 @@ that changes. A prediction must not lose these known facts.
 """
 
 import difflib
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from worldmodel.data.records import State
+
+MAX_PAIRS = 2500
+"""Pairs of a removed and an added line that are compared, at most."""
 
 
 class KnownFacts(NamedTuple):
@@ -27,17 +31,18 @@ class KnownFacts(NamedTuple):
 def known_facts(state: State, next_state: State) -> KnownFacts:
     """Return what of a state is still part of the next one.
 
-    A changed line is compared with the most similar removed line, each used once.
+    A changed line is compared with the most similar removed line, each used once; where
+    there are more than MAX_PAIRS pairs of them, with the one in the same place.
     """
     lines = Counter(state) & Counter(next_state)
     removed = [x.split() for x in (Counter(state) - lines).elements()]
     added = [x.split() for x in (Counter(next_state) - lines).elements()]
+    candidates = itertools.product(range(len(removed)), range(len(added)))
+    if len(removed) * len(added) > MAX_PAIRS:  # a long table: line by line
+        both = range(min(len(removed), len(added)))
+        candidates = zip(both, both, strict=True)
     pairs = sorted(
-        (
-            (_similarity(old, new), i, j)
-            for i, old in enumerate(removed)
-            for j, new in enumerate(added)
-        ),
+        ((_similarity(removed[i], added[j]), i, j) for i, j in candidates),
         key=lambda p: (-p[0], p[1], p[2]),
     )
     used_old, used_new = set[int](), set[int]()

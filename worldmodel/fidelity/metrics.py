@@ -51,12 +51,19 @@ def auroc(
 
 
 def reliability(
-    confidence: Float[np.ndarray, " N"], label: Bool[np.ndarray, " N"], bins: int = 10
+    confidence: Float[np.ndarray, " N"],
+    label: Bool[np.ndarray, " N"],
+    weights: Float[np.ndarray, " N"] | None = None,
+    *,
+    bins: int = 10,
 ) -> list[dict[str, float]]:
     """Return mean confidence and share of positives in bins of equal width over [0, 1].
 
-    Values outside (a cosine may be) count into the first or the last bin.
+    Values outside (a cosine may be) count into the first or the last bin. Means are
+    weighted; `count` is the number of cases of a bin, `weight` the sum of their
+    weights.
     """
+    weights = np.ones(len(confidence)) if weights is None else weights
     place = np.clip((confidence * bins).astype(int), 0, bins - 1)
     out = []
     for b in range(bins):
@@ -64,17 +71,42 @@ def reliability(
         if inside.any():
             out.append(
                 {
-                    "confidence": float(confidence[inside].mean()),
-                    "right": float(label[inside].mean()),
+                    "confidence": weighted_mean(confidence[inside], weights[inside]),
+                    "right": weighted_mean(label[inside], weights[inside]),
                     "count": int(inside.sum()),
+                    "weight": float(weights[inside].sum()),
                 }
             )
     return out
 
 
 def calibration_error(bins: Sequence[dict[str, float]]) -> float | None:
-    """Return the ECE: the mean gap of confidence and share right, weighted by count."""
-    total = sum(b["count"] for b in bins)
+    """Return the ECE: the mean gap of confidence and share right, by weight of bins."""
+    total = sum(b["weight"] for b in bins)
     if not total:
         return None
-    return sum(b["count"] * abs(b["confidence"] - b["right"]) for b in bins) / total
+    return sum(b["weight"] * abs(b["confidence"] - b["right"]) for b in bins) / total
+
+
+def weighted_mean(
+    values: Float[np.ndarray, " N"] | Bool[np.ndarray, " N"],
+    weights: Float[np.ndarray, " N"],
+) -> float:
+    """Return the mean of at least one value, each as often as its weight says."""
+    return float((values * weights).sum() / weights.sum())
+
+
+def weighted_quantile(
+    values: Float[np.ndarray, " N"], weights: Float[np.ndarray, " N"], share: float
+) -> float:
+    """Return the value below which a share of the weight lies, interpolated.
+
+    With equal weights it is NumPy's quantile. There is at least one value.
+    """
+    order = np.argsort(values, kind="stable")
+    values, weights = values[order], weights[order]
+    if len(values) == 1:
+        return float(values[0])
+    steps = (weights[1:] + weights[:-1]) / 2
+    positions = np.concatenate([[0.0], np.cumsum(steps)]) / steps.sum()
+    return float(np.interp(share, positions, values))

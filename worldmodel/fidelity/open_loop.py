@@ -56,8 +56,9 @@ def open_loop(
     outcomes: of the scored episodes, how often real and dreamed success agree, both
     success rates, and the four counts (real_dreamed). `over_optimistic` is the share of
     lost episodes that the dream wins, `over_pessimistic` the share of won ones that it
-    loses. A malformed reply breaks the dream of an episode off, which agrees with no
-    outcome; `broken` is the share of these.
+    loses. A game that is won without an end, by lasting until the step limit, is won in
+    a dream that goes on as long. A malformed reply breaks the dream of an episode off,
+    which agrees with no outcome; `broken` is the share of these.
 
     Args:
       recorded: all episodes that say what can be known; None: these ones.
@@ -114,7 +115,10 @@ def _dream_episodes(
     """
     states: list[list[State]] = [[] for _ in episodes]
     continued: list[list[State]] = [[e.transitions[0].state] for e in episodes]
-    won: list[bool | None] = [False] * len(episodes)
+    # Some games are won by lasting until the step limit, which no answer tells.
+    won: list[bool | None] = [
+        bool(e.success) and not e.transitions[-1].terminated for e in episodes
+    ]
     live = set(range(len(episodes)))
     step = 0
     while live:

@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from worldmodel.data.hashing import content_seed
-from worldmodel.data.outcomes import outcome_of
+from worldmodel.data.outcomes import commonest_reward, outcome_of
 from worldmodel.data.rates import Rate
 from worldmodel.data.records import Episode, Transition
 from worldmodel.experience.base import (
@@ -112,12 +112,12 @@ def score(
         if progress is not None:
             progress(len(answers), len(sampled))
     near = cases.near_misses(episodes, limit, replay)
-    usual = cases.commonest_reward(episodes)
+    usual = commonest_reward(episodes)
     scorecard = {
         "transitions": len(sampled),
         **_states(sampled, answers),
         "reward": _rewards(sampled, answers, usual)
-        | {"near_misses": _near_misses(model, near)},
+        | {"near_misses": _near_misses(model, near, usual)},
         "done": _ends(sampled, answers),
         "copying": copy_accuracy(sampled, answers, shares or task_shares(episodes)),
         "instruction": instruction_agreement(model, episodes, limit=max(limit // 4, 2)),
@@ -148,7 +148,8 @@ def fit_calibration(
     """
     predictable = [c for c in cases.sample_cases(episodes, limit) if c.kind != "reveal"]
     answers = model.predict([c.query for c in predictable]) if predictable else []
-    return calibration(answers, [c.transition for c in predictable])
+    real = [c.transition for c in predictable]
+    return calibration(answers, real, [c.weight for c in predictable])
 
 
 def confidence_threshold(
@@ -166,18 +167,19 @@ def confidence_threshold(
     sampled = cases.sample_cases(episodes, limit) if gate else []
     answers = model.predict([c.query for c in sampled]) if sampled else []
     acceptable = [
-        a.confidence
+        (a.confidence, c.weight)
         for c, a in _pairs(sampled, answers)
         if (c.kind == "reveal" and a.error is None) or is_correct(a, c.transition)
     ]
-    if acceptable and np.isnan(acceptable).all():
+    confidences, weights = np.array(acceptable, float).reshape(-1, 2).T
+    if acceptable and np.isnan(confidences).all():
         raise ValueError(
             f"a gate of {gate:g} needs confidences, and none of the {len(acceptable)} "
             "acceptable answers has one: set the gate to 0"
         )
     if not acceptable:
         return 0.0
-    return float(np.quantile(np.nan_to_num(acceptable), gate))
+    return metrics.weighted_quantile(np.nan_to_num(confidences), weights, gate)
 
 
 def _pairs(sampled: Sequence[Case], answers: Sequence[Prediction]):
@@ -276,13 +278,16 @@ def _rewards(
 
 
 def _near_misses(
-    model: ExperienceModel, queries: Sequence[cases.NearMiss]
+    model: ExperienceModel, queries: Sequence[cases.NearMiss], usual: float
 ) -> dict[str, Any]:
-    """Return how often a winning action is rewarded one step too early."""
+    """Return how often a winning action is rewarded one step too early.
+
+    Rewarded means more than the `usual` reward of a step, and more than 0.
+    """
     answers = model.predict([c.query for c in queries]) if queries else []
     wrong = Rate()
     for answer in (a for a in answers if a.error is None):
-        wrong.add(answer.reward > 0 or answer.outcome == "win")
+        wrong.add(answer.reward > max(usual, 0.0) or answer.outcome == "win")
     return wrong.json() | {"known": sum(c.known_failure for c in queries)}
 
 
@@ -335,16 +340,16 @@ def _confidence(
 ) -> dict[str, Any]:
     """Score the known confidences of the answers to predictable transitions."""
     scored = [
-        (a.confidence, is_correct(a, c.transition))
+        (a.confidence, is_correct(a, c.transition), c.weight)
         for c, a in _pairs(sampled, answers)
         if c.kind != "reveal" and np.isfinite(a.confidence)
     ]
-    confidence = np.array([c for c, _ in scored], float)
-    hits = np.array([h for _, h in scored], bool)
-    bins = metrics.reliability(confidence, hits)
+    confidence, right, weights = np.array(scored, float).reshape(-1, 3).T
+    hits = right.astype(bool)
+    bins = metrics.reliability(confidence, hits, weights)
     return {
         "count": len(scored),
-        "right": float(hits.mean()) if scored else None,
+        "right": metrics.weighted_mean(hits, weights) if scored else None,
         "auroc": metrics.auroc(confidence, hits),
         "calibration_error": metrics.calibration_error(bins),
         "bins": bins,

@@ -137,7 +137,7 @@ def value(number: str) -> tuple[float, str]:
     """
     whole, *rest = number.replace(",", ".").split(":")
     parts = [float(".".join(p.split(".")[:2])) for p in (whole, *rest)]
-    return sum(part / 60**i for i, part in enumerate(parts)), number
+    return sum(part * 60.0**-i for i, part in enumerate(parts)), number
 
 
 def has_digit(word: str) -> bool:

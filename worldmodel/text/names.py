@@ -27,6 +27,8 @@ from worldmodel.data.records import Episode, State, Task, Transition, atomic_wri
 from worldmodel.text import identifiers
 from worldmodel.text.novelty import is_reveal
 
+MAX_NAMES = 2000
+"""Words whose places are compared, at most: those that most tasks have."""
 MAX_SHARE = 0.85
 """A word that a larger share of a family's tasks hold belongs to the family's form."""
 ALIKE = 0.5
@@ -111,11 +113,14 @@ def _is_group(value: object) -> bool:
 def _similar_words(episodes: Sequence[Episode], shares: Mapping[str, float]) -> Groups:
     """Return the words that stand between the same words, in groups of two and more."""
     verbs = {w for e in episodes for t in e.transitions for w in t.action.split()[:1]}
-    names = sorted(
+    candidates = (
         word
         for word, share in shares.items()
         if share < MAX_SHARE and word.isalpha() and word not in verbs
     )
+    # Pairs are compared, so that time and memory grow with their square.
+    commonest = sorted(candidates, key=lambda word: (-shares[word], word))
+    names = sorted(commonest[:MAX_NAMES])
     if len(names) < 2:
         return ()
     lines = {line for e in episodes for line in identifiers.texts(e)}

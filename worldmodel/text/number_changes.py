@@ -130,6 +130,23 @@ def _sum(parts: Iterable[_AtHand]) -> _AtHand:
     return _AtHand(*map(sum, columns))
 
 
+class _AtHandNumbers:
+    """The numbers that action, task and state hold, of the state by kind of lines."""
+
+    def __init__(self, in_texts: set[Decimal], state: State):
+        self._in_texts = in_texts
+        self._kinds_with: dict[Decimal, set[str]] = {}
+        self.kinds = set(map(_kind, state))
+        for line in state:
+            for number in _values([line]):
+                self._kinds_with.setdefault(number, set()).add(_kind(line))
+
+    def has(self, number: Decimal, kind: str) -> bool:
+        """Return whether a number is in action, task, or a line of another kind."""
+        others = self._kinds_with.get(number, set()) - {kind}
+        return number in self._in_texts or bool(others)
+
+
 def change_rule(episodes: Iterable[Episode]) -> ChangeRule | None:
     """Return in which lines a model should write changes, by its training episodes.
 
@@ -148,13 +165,14 @@ def change_rule(episodes: Iterable[Episode]) -> ChangeRule | None:
             if unread_changes(t.state, t.next_state):
                 return None
             after = write_changes(t.state, t.next_state)
+            if after == t.next_state:
+                continue
+            in_action = _values([t.action])
+            numbers = _AtHandNumbers(in_action | _values([e.task.instruction]), t.state)
             for line, new in zip(t.next_state, after, strict=True):
                 kind = _kind(line)
-                if line == new or kind not in map(_kind, t.state):
+                if line == new or kind not in numbers.kinds:
                     continue
-                others = (x for x in t.state if _kind(x) != kind)
-                in_action = _values([t.action])
-                at_hand = in_action | _values((e.task.instruction, *others))
                 words = zip(_ANY.findall(line), _ANY.findall(new), strict=True)
                 for number, change in words:
                     if number != change:
@@ -163,8 +181,8 @@ def change_rule(episodes: Iterable[Episode]) -> ChangeRule | None:
                         decides = size != 1 or 1 in in_action
                         case = _AtHand(
                             count=1,
-                            numbers=value in at_hand,
-                            changes=size in {1, *at_hand},
+                            numbers=numbers.has(value, kind),
+                            changes=size == 1 or numbers.has(size, kind),
                             numbers_in_action=decides and value in in_action,
                             changes_in_action=decides and size in in_action,
                         )

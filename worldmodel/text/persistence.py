@@ -103,7 +103,8 @@ def with_lasting_facts(before: State, after: State, facts: LastingFacts) -> Stat
         old, new = _unequal(before, after, key)
         if len(old) == len(new) == 1:
             words = _merged(old[0].split(), new[0].split(), facts)
-            lines[lines.index(new[0])] = " ".join(words)
+            indent = new[0][: len(new[0]) - len(new[0].lstrip())]
+            lines[lines.index(new[0])] = indent + " ".join(words)
     dropped = Counter(x for key in dropped_keys for x in _dropped(before, after, key))
     for i, line in enumerate(before):
         if dropped[line]:

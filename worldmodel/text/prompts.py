@@ -343,7 +343,7 @@ def _split(tok: AnyTokenizer, ids: Sequence[int]) -> list[tuple[str, list[int]]]
 
 
 def _lines(text: str) -> State:
-    return tuple(x for x in text.split("\n") if x.strip())
+    return tuple(x.rstrip() for x in text.split("\n") if x.strip())
 
 
 def parse_reply(
@@ -432,14 +432,16 @@ def parse_turn(tok: AnyTokenizer, ids: Sequence[int]) -> tuple[str, str | None]:
     return texts.get("action", "").strip(), texts.get("why") or None
 
 
-def parse_variation(tok: AnyTokenizer, ids: Sequence[int]) -> tuple[str, State] | None:
+def parse_variation(
+    tok: AnyTokenizer, ids: Sequence[int], *, instructed: bool = True
+) -> tuple[str, State] | None:
     """Return (instruction, initial state), or None where the reply is malformed."""
     parts = _split(tok, ids)
     instruction = tok.decode(parts[0][1]).strip()
     state = [tok.decode(run) for name, run in parts if name.startswith("line")]
     order = [f"line{min(i, MAX_LINES - 1)}" for i in range(len(state))]
     expected = ["state", *order, "end"]
-    if [name for name, _ in parts[1:]] != expected or not instruction:
+    if [name for name, _ in parts[1:]] != expected or (instructed and not instruction):
         return None
     good = all(x.strip() and len(x.splitlines()) == 1 for x in state)
     return (instruction, tuple(state)) if good and state else None

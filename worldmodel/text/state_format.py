@@ -12,6 +12,10 @@ from typing import NamedTuple
 from worldmodel.data.records import Episode, State
 from worldmodel.text import edits
 
+MIN_STATES = 20
+"""Different states of a single task from which the format of its family is read."""
+MIN_PAIRS = 20
+"""Transitions of a family from which keyed_by_prefix is read."""
 MAX_TRANSITIONS = 2000
 """Transitions of a family, at most, that keyed_by_prefix looks at."""
 
@@ -95,17 +99,25 @@ def format_error(state: State, expected: StateFormat) -> str | None:
 
 
 def state_formats(episodes: Sequence[Episode]) -> dict[str, StateFormat]:
-    """Return the format of each family's states, by the family's name."""
+    """Return the format of each family's states, by the family's name.
+
+    A family of a single task has none as long as fewer than MIN_STATES of its states
+    were seen: what these share are words of that task, which others need not have.
+    """
     pairs: dict[str, list[tuple[State, State]]] = {}
+    tasks: dict[str, set[str]] = {}
     for e in episodes:
         family_pairs = pairs.setdefault(e.task.family, [])
         family_pairs += [(t.state, t.next_state) for t in e.transitions]
-    return {
-        family: state_format(x for pair in family_pairs for x in pair)._replace(
-            keyed_by_prefix=keyed_by_prefix(
-                family_pairs[:: -(-len(family_pairs) // MAX_TRANSITIONS)]
-            )
+        tasks.setdefault(e.task.family, set()).add(e.task.id)
+    out = {}
+    for family, family_pairs in pairs.items():
+        states = dict.fromkeys(x for pair in family_pairs for x in pair)
+        if not states or (len(tasks[family]) < 2 and len(states) < MIN_STATES):
+            continue
+        some = family_pairs[:: -(-len(family_pairs) // MAX_TRANSITIONS)]
+        enough = len(family_pairs) >= MIN_PAIRS
+        out[family] = state_format(states)._replace(
+            keyed_by_prefix=enough and keyed_by_prefix(some)
         )
-        for family, family_pairs in pairs.items()
-        if family_pairs
-    }
+    return out

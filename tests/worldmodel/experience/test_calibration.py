@@ -101,3 +101,15 @@ def test_what_a_backend_cannot_tell_stays_unknown():
         math.isnan(getattr(result(answer(t, **unknown)), n))
         for n in PROBABILITIES.values()
     )
+
+
+def test_rates_of_a_stratified_draw_are_not_learnt():
+    """Ends were drawn ten times as often as they occur: the weights say so."""
+    end, plain = helpers.transition(terminated=True), helpers.transition()
+    real = [end] * 100 + [plain] * 100
+    answers = [answer(t, p_terminal=0.1) for t in real]
+    weights = [1.0] * 100 + [10.0] * 100
+    drawn = calibration(answers, real)(answers[0]).p_terminal
+    weighted = calibration(answers, real, weights)(answers[0]).p_terminal
+    assert drawn == pytest.approx(0.5, abs=0.02)
+    assert weighted == pytest.approx(1 / 11, abs=0.01)

@@ -497,6 +497,59 @@ def test_a_variation_is_a_new_task_with_its_line(tok, text_model, monkeypatch):
     assert one.id not in {"?", "s0"}
 
 
+@pytest.mark.parametrize(
+    ("instruction", "lines"),
+    [("go", 40), ("go there " * 30, 1), ("", 2)],
+)
+def test_every_task_of_the_family_could_be_written(
+    tok, text_model, monkeypatch, instruction, lines
+):
+    """Long states, long instructions, and tasks without any."""
+    state = tuple(f"row {i} of the shelf" for i in range(lines))
+    task = dataclasses.replace(
+        SEEDS[0], instruction=instruction.strip(), initial_state=state
+    )
+    reply = prompts.variation_reply_ids(tok, task)
+    grammars = []
+
+    def generate(model, contexts, grammar, keys, *, max_tokens):
+        grammars.append((grammar, max_tokens))
+        return scripted((reply, [0] * len(reply)))(
+            model, contexts, grammar, keys, max_tokens=max_tokens
+        )
+
+    monkeypatch.setattr(local, "generate", generate)
+    (written,) = others(tok, text_model).vary([task], key=jax.random.key(0))
+    assert written.initial_state == state
+    assert written.instruction == task.instruction
+    ((grammar, max_tokens),) = grammars
+    assert len(reply) <= max_tokens
+    assert grammar.parse(reply) is not None
+
+
+def test_a_variation_that_was_cut_is_none(tok, text_model, monkeypatch):
+    """The tokens that close it were forced, and the last line is missing."""
+    reply = prompts.variation_reply_ids(tok, SEEDS[0])
+    forced = scripted((reply, [0] * len(reply)))
+
+    def cut(*args, **kwargs):
+        (out,) = forced(*args, **kwargs)
+        sampled = np.array(out.sampled)
+        sampled[0, len(reply) - 1] = False
+        return [out._replace(sampled=sampled)]
+
+    monkeypatch.setattr(local, "generate", cut)
+    assert others(tok, text_model).vary(SEEDS[:1], key=jax.random.key(0)) == [None]
+
+
+def test_a_task_beyond_the_models_positions_has_no_variation(tok, text_model):
+    long = tuple(f"row {i} of the shelf" for i in range(60))
+    task = dataclasses.replace(SEEDS[0], initial_state=long)
+    out = others(tok, text_model).vary([task, *SEEDS], key=jax.random.key(0))
+    assert len(out) == 3
+    assert out[0] is None
+
+
 def test_random_variations_are_none_or_whole(tok, text_model):
     out = others(tok, text_model).vary(SEEDS * 8, key=jax.random.key(1))
     assert len(out) == 16

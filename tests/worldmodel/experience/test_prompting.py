@@ -40,10 +40,8 @@ def test_a_reply_is_read(changes, want):
         {"reasoning": None},
         {"reasoning": ["a"]},
         {"reasoning": "\ud800"},
-        {"next_state": []},
         {"next_state": "a"},
         {"next_state": [1]},
-        {"next_state": ["", " "]},
         {"next_state": ["a\nb"]},
         {"next_state": [["a"]]},
         {"next_state": ["a\u2028b"]},
@@ -69,6 +67,21 @@ def test_a_reply_of_no_sense_is_a_problem(changes):
     result.error.encode()
     assert (result.next_state, result.reward, result.outcome) == ((), 0.0, "go")
     assert prompting.read_reply(SAID.replace("0.5", "1e999")).error is not None
+
+
+@pytest.mark.parametrize("lines", [[], ["", " "]])
+def test_a_state_may_be_empty(lines):
+    """Whether it may in its family is for the format of the states to say."""
+    reply = prompting.read_reply(json.dumps(GOOD | {"next_state": lines}))
+    assert (reply.next_state, reply.error) == ((), None)
+
+
+def test_a_variation_may_lack_an_instruction_where_tasks_have_none():
+    text = json.dumps({"instruction": "", "initial_state": ["a"]})
+    assert prompting.read_variation(text) is None
+    assert prompting.read_variation(text, instructed=False) == ("", ("a",))
+    nothing = json.dumps({"instruction": "go", "initial_state": []})
+    assert prompting.read_variation(nothing) is None
 
 
 PIECES = (

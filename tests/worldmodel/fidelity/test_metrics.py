@@ -68,3 +68,23 @@ def test_confidence_beyond_the_bins_is_of_the_first_or_the_last():
         (2, -0.125),
         (2, 1.1),
     ]
+
+
+def test_weights_say_what_a_case_stands_for():
+    confidence = np.array([0.95, 0.95])
+    right = np.array([True, False])
+    (bin,) = metrics.reliability(confidence, right, np.array([3.0, 1.0]))
+    assert (bin["right"], bin["count"], bin["weight"]) == (0.75, 2, 4.0)
+    assert metrics.calibration_error([bin]) == pytest.approx(0.2)
+
+
+def test_a_weighted_quantile_by_hand():
+    values, ones = np.array([3.0, 1.0, 2.0]), np.ones(3)
+    for share in (0.0, 0.1, 0.5, 0.9, 1.0):
+        assert metrics.weighted_quantile(values, ones, share) == pytest.approx(
+            np.quantile(values, share)
+        )
+    # A case that stands for many takes most of the range.
+    heavy = np.array([1.0, 1000.0, 1.0])
+    assert metrics.weighted_quantile(values, heavy, 0.25) < 1.6
+    assert metrics.weighted_quantile(np.array([7.0]), np.ones(1), 0.3) == 7.0

@@ -145,3 +145,18 @@ def test_what_other_tasks_show_is_no_reveal():
         open_loop(model, episodes[:1], recorded=episodes),
     ):
         assert card["predictable"][0]["mean"] == 1.0
+
+
+def test_a_game_that_is_won_by_lasting_is_won_in_a_dream_that_lasts():
+    """No answer tells a win that the step limit brings: the model says go on."""
+    step = helpers.transition()
+    steps = (step, dataclasses.replace(step, truncated=True, success=True))
+    task = helpers.lamp_and_door().task
+    e = dataclasses.replace(helpers.episode("e", task, steps), success=True)
+    assert not e.transitions[-1].terminated
+    outcomes = open_loop(Scripted([e]), [e])["outcomes"]
+    assert (outcomes["agree"]["mean"], outcomes["dreamed_success"]["mean"]) == (1.0, 1)
+    # A dream that ends it is another matter.
+    loses = Scripted([e], lambda p, _: p._replace(outcome="lose"))
+    ended = open_loop(loses, [e])["outcomes"]
+    assert ended["agree"]["mean"] == 0.0

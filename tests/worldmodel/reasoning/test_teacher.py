@@ -112,7 +112,8 @@ def test_the_question_shows_the_whole_episode():
     assert "reward 1\noutcome win" in shown
     assert shown.endswith("Explain each of the 3 steps.")
     _, cut = teacher_messages(EPISODES[0], state_chars=20)
-    assert cut.content.count("(1 more lines are not shown)") == 4
+    assert cut.content.count("more characters are not shown)") == 8
+    assert '1 "the lamp i" (5 more characters are not shown)' in cut.content
     for success, word in ((False, "failure"), (None, "not scored")):
         e = dataclasses.replace(EPISODES[0], success=success)
         assert f"EPISODE: {word}" in teacher_messages(e, state_chars=9)[1].content

@@ -127,7 +127,7 @@ def test_equal_lines_are_put_back_as_often_as_they_are_gone():
 
 def test_indented_lines_are_put_back_too():
     facts = LastingFacts(frozenset(), frozenset(), frozenset({(OTHER, "east")}))
-    assert with_lasting_facts(("  a east b",), ("  a b",), facts) == ("a east b",)
+    assert with_lasting_facts(("  a east b",), ("  a b",), facts) == ("  a east b",)
 
 
 def test_a_line_that_is_written_anew_stays_so():

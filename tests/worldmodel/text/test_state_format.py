@@ -6,6 +6,7 @@ import pytest
 
 from tests import doubles, helpers
 from worldmodel.text.state_format import (
+    MIN_STATES,
     format_error,
     keyed_by_prefix,
     state_format,
@@ -116,11 +117,42 @@ def test_an_empty_state_does_not_undo_the_form_of_the_others():
     assert format_error((), state_format([()])) is None
 
 
+def test_the_words_of_a_single_task_are_no_format():
+    """Other tasks of its family need not have them."""
+    e = helpers.lamp_and_door()
+    assert state_formats([e, dataclasses.replace(e, id="again")]) == {}
+    task = dataclasses.replace(e.task, id="room-2")
+    two = [e, dataclasses.replace(e, id="two", task=task)]
+    form = state_formats(two)["room"]
+    assert form.first == ("the", "the")
+    # Six transitions are too few to say how lines change.
+    assert not form.keyed_by_prefix
+    many = [dataclasses.replace(e, id=f"{i}", task=two[i % 2].task) for i in range(8)]
+    assert state_formats(many)["room"].keyed_by_prefix
+    # Of a single task many states are enough: an environment may have one only.
+    step = e.transitions[0]
+    steps = tuple(
+        dataclasses.replace(step, state=(f"at {i}",), next_state=(f"at {i + 1}",))
+        for i in range(MIN_STATES - 1)
+    )
+    alone = dataclasses.replace(e, transitions=steps)
+    assert state_formats([alone])["room"].first == ("at",)
+    short = dataclasses.replace(e, transitions=steps[:-1])
+    assert state_formats([short]) == {}
+
+
 def test_each_family_has_a_form_of_all_its_states():
     one, other = helpers.lamp_and_door(), helpers.lamp_and_door("hall-1", "hall")
     after = ("a lamp", "a door", "the end")
     last = dataclasses.replace(other.transitions[-1], next_state=after)
     other = dataclasses.replace(other, transitions=(*other.transitions[:-1], last))
-    result = state_formats([one, other])
+    episodes = [
+        dataclasses.replace(
+            e, id=f"{e.id}-{i}", task=dataclasses.replace(e.task, id=f"{e.task.id}-{i}")
+        )
+        for e in (one, other)
+        for i in range(8)
+    ]
+    result = state_formats(episodes)
     assert result["room"] == (("the", "the"), (), 2, False, True, False)
     assert result["hall"] == ((), ("the",), 2, False, True, False)  # the last state too
