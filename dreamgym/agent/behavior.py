@@ -16,8 +16,8 @@ import numpy as np
 
 from dreamgym.agent.config import CollectConfig
 from dreamgym.envs import base
+from dreamgym.envs.actions import as_list, has_sampler, make_action
 from dreamgym.envs.vector import MAX_BROKEN_IN_A_ROW, episode_seed
-from dreamgym.envs.word_actions import has_sampler, make_action
 from worldmodel.data.invalid_actions import is_invalid
 from worldmodel.data.rates import Rate
 from worldmodel.data.records import Episode, State, Task, Transition
@@ -128,7 +128,7 @@ class BehaviorPolicy:
 
     `actions` and `rewarded_actions` are the actions of earlier episodes. Where the
     environment lists no valid actions and its action space draws none, random actions
-    are made of words of the task and the state (envs/word_actions.py).
+    are made of words of the task and the state (envs/actions.py).
     """
 
     def __init__(
@@ -159,7 +159,9 @@ class BehaviorPolicy:
 
     def __call__(self, task: Task, state: State) -> str:
         """Return the next action: of the expert's plan, or a random one."""
-        valid = [] if self._lister is None else list(self._lister.valid_actions())
+        valid: list[str] = []
+        if self._lister is not None:
+            valid = as_list(self._lister.valid_actions()) or []
         action, source = self._next(task, state, valid)
         telling = "action" if self._no_expert else "plan"
         self._listed.append(action in valid if valid and source == telling else None)
@@ -209,7 +211,9 @@ class BehaviorPolicy:
             return self._scramble(), "action"
         if valid:
             return self._choose(valid), "list"
-        return self._env.action_space.sample(), "action"
+        space = self._env.action_space
+        space.seed(int(self._rng.integers(2**31)))  # else each run draws others
+        return space.sample(), "action"
 
     def _choose(self, actions: Sequence[str]) -> str:
         # Not `choice`: an array of texts is as wide as its longest one.
@@ -248,7 +252,7 @@ def play(
     lister = base.as_valid_actions(env) if valid_actions else None
 
     def act() -> tuple[str, base.Step, tuple[str, ...]]:
-        listed = () if lister is None else tuple(lister.valid_actions())
+        listed = () if lister is None else tuple(as_list(lister.valid_actions()) or ())
         action = actor(task, state)
         return action, base.take(env, action, return_so_far), listed
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import gymnasium
 
 from dreamgym.agent.rollout import Trajectory
+from dreamgym.envs.actions import as_list
 from dreamgym.envs.base import EnvironmentFailure, as_expert, as_valid_actions, guarded
 from dreamgym.envs.vector import RealVectorEnv, episode_seed
 from worldmodel.data.hashing import content_seed
@@ -31,7 +32,9 @@ def random_actor(
     lister = as_valid_actions(env)
 
     def act(step: int) -> str:
-        valid = known_actions if lister is None else list(lister.valid_actions())
+        valid = (
+            known_actions if lister is None else as_list(lister.valid_actions()) or []
+        )
         valid = valid if len(valid) else known_actions
         if not valid:
             raise ValueError("no valid action is known")

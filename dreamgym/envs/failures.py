@@ -5,6 +5,8 @@ A call returns its value, or an EnvironmentFailure with the reason why there is 
 environment.
 """
 
+import math
+import numbers
 import signal
 import sysconfig
 import threading
@@ -80,10 +82,36 @@ class Deadlines(NamedTuple):
 
 def deadlines_of(env: gymnasium.Env) -> Deadlines:
     """Return the deadlines that an environment declares, else the usual ones."""
-    declared = env.unwrapped
-    reset = float(getattr(declared, "reset_seconds", RESET_SECONDS))
-    step = float(getattr(declared, "step_seconds", STEP_SECONDS))
+    reset = _declared(env, "reset_seconds", RESET_SECONDS)
+    step = _declared(env, "step_seconds", STEP_SECONDS)
     return Deadlines(reset, step, OTHER_CALLS * reset)
+
+
+def declared_copies(env: gymnasium.Env) -> int | None:
+    """Return how many copies of an environment may be made, None for any number.
+
+    Raises:
+      ValueError: `max_copies` is no number.
+    """
+    copies = _declared(env, "max_copies", 0.0)
+    return int(copies) if copies else None
+
+
+def _declared(env: gymnasium.Env, name: str, usual: float) -> float:
+    """Return a number that an environment declares; 0, without a limit, for None.
+
+    Raises:
+      ValueError: it declares something else.
+    """
+    value = getattr(env.unwrapped, name, usual)
+    if value is None or value == math.inf:
+        return 0.0
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or value < 0:
+        raise ValueError(
+            f"{type(env.unwrapped).__name__}.{name} must be a number of at least 0, or "
+            f"None for no limit, got {value!r:.60}"
+        )
+    return float(value)
 
 
 class EnvironmentFailure(NamedTuple):

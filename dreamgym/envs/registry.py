@@ -107,6 +107,10 @@ def make(spec: str, **kwargs: Any) -> gymnasium.Env:
         env = maker(**kwargs)
     except (OSError, MemoryError):  # whoever restarts environments knows these
         raise
+    except SystemExit as error:  # it would end a command without a word
+        raise ValueError(
+            f"environment {spec!r} cannot be made: it called sys.exit({error.code!r})"
+        ) from error
     except Exception as error:
         if not _is_users(spec):
             raise

@@ -14,6 +14,7 @@ import gymnasium
 import numpy as np
 
 from dreamgym.envs import base, registry
+from dreamgym.envs.actions import as_list
 from dreamgym.envs.failures import (
     EnvironmentDown,
     EnvironmentFailure,
@@ -37,6 +38,8 @@ CAPABILITIES = (
 CONNECTION_ERRORS = (ConnectionError, EOFError, TimeoutError)
 """Errors that say that the instance is lost, and not that one game is faulty."""
 
+LISTS = ("tasks", "expert", "valid_actions")
+"""Methods that return a list, as a set or a generator may be one."""
 PATIENCE = 3
 """Games in a row that end with a lost instance before the environment is down."""
 
@@ -65,11 +68,20 @@ class RestartingEnv(gymnasium.Wrapper):
             raise AttributeError(f"{type(self).__name__} has no {name!r}")
         if name in ("fork", "variations"):
             return getattr(self, f"_{name}")
-        return lambda *args, **options: self._call(
-            lambda env: getattr(base.provider(env, name), name)(*args, **options), name
-        )
+
+        def method(*args: Any, **options: Any) -> Any:
+            def ask(env: gymnasium.Env) -> Any:
+                value = getattr(base.provider(env, name), name)(*args, **options)
+                # A generator runs here, within the deadline.
+                return as_list(value) if name in LISTS else value
+
+            return self._call(ask, name)
+
+        return method
 
     def _fork(self) -> gymnasium.Env:
+        """Return a fork, whose deadlines its caller has to keep (deadlines_of)."""
+
         def fork(env: gymnasium.Env) -> gymnasium.Env:
             forkable = base.as_forkable(env)
             assert forkable is not None, "the instance could fork"

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import gymnasium
 import numpy as np
 
+from dreamgym.envs.actions import as_list
 from dreamgym.envs.base import (
     Step,
     as_expert,
@@ -22,7 +23,12 @@ from dreamgym.envs.base import (
     take,
 )
 from dreamgym.envs.counting import BudgetSpent
-from dreamgym.envs.failures import EnvironmentDown, EnvironmentFailure, guarded
+from dreamgym.envs.failures import (
+    EnvironmentDown,
+    EnvironmentFailure,
+    declared_copies,
+    guarded,
+)
 from worldmodel.data.processes import from_first_process
 from worldmodel.data.records import State, Task
 
@@ -175,7 +181,7 @@ class RealVectorEnv(VectorEnv):
             its attribute `max_copies`.
         """
         first, start = make(), time.monotonic()
-        declared = int(getattr(first.unwrapped, "max_copies", limit))
+        declared = declared_copies(first) or limit
         envs, limit = [first], max(min(limit, declared), 1)
         if limit > 1:  # the first one also imported and compiled what all share
             envs.append(make())
@@ -253,7 +259,7 @@ class RealVectorEnv(VectorEnv):
         lister = as_valid_actions(env)
         if lister is None or not self._running[slot] or self._reset_failures[slot]:
             return None
-        valid = guarded(env, lister.valid_actions)
+        valid = guarded(env, lambda: as_list(lister.valid_actions()))
         return None if isinstance(valid, EnvironmentFailure) else valid
 
     @property

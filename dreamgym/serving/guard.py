@@ -108,7 +108,7 @@ class Guard:
         host, origin = headers.get("host", ""), headers.get("origin")
         if self._local and _host_name(host) not in LOOPBACK:
             return 421, f"host: expected one of {LOOPBACK}, got {host!r:.80}"
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and _netloc(origin) != host:
             return 403, f"origin: pages of {origin!r:.80} may not ask this server"
         if self._token and scope["path"] not in PUBLIC and not self._permits(headers):
             return 401, "token: expected the header Authorization: Bearer TOKEN"
@@ -139,3 +139,11 @@ def _host_name(host: str) -> str:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
         return ""
+
+
+def _netloc(origin: str) -> str | None:
+    """Return the host and port of an origin, None where it is no URL."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None

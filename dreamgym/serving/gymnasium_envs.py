@@ -152,11 +152,16 @@ class DreamVector(VectorEnv):
         infos = self._begin(tasks)
         return tuple(self._texts), infos
 
-    def _task(self, slot: int, task: Task | str | None) -> Task:
+    def _task(self, slot: int, task: object) -> Task:
         if isinstance(task, Task):
             return task
         if isinstance(task, str):
             return task_by_id(self._tasks, task)
+        if task is not None:
+            raise TypeError(
+                "options['tasks']: expected a Task, the id of one, or None for a drawn "
+                f"one, got {task!r:.60}"
+            )
         return self._tasks[int(self._generators[slot].integers(len(self._tasks)))]
 
     def _begin(self, tasks: Sequence[Task | None]) -> dict[str, Any]:
@@ -212,8 +217,8 @@ def _slot_seeds(
     """Return the seed of each slot, as Gymnasium's own batches count them."""
     if seed is None:
         return [None] * slots
-    if isinstance(seed, int):
-        return [seed + i for i in range(slots)]
+    if isinstance(seed, int | np.integer):
+        return [int(seed) + i for i in range(slots)]
     if len(seed) != slots:
         raise ValueError(f"expected {slots} seeds, got {len(seed)}")
     return seed

@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 
 from dreamgym.envs import base
+from dreamgym.envs.failures import EnvironmentDown
 from dreamgym.serving.messages import Refused, ResetOptions, State
 from dreamgym.serving.worlds import World
 from worldmodel.data.records import Task
@@ -130,11 +131,18 @@ class Player:
         if self._env is None:
             try:
                 self._env = self._world.make()
-            except Exception as error:  # foreign code
+            except (Exception, SystemExit) as error:  # foreign code
                 message = f"the environment cannot be made: {error}"
                 raise Refused("FACTORY_ERROR", "no_environment", message) from error
         env = self._env
-        result = base.guarded(env, lambda: call(env))
+        try:
+            result = base.guarded(env, lambda: call(env))
+        except EnvironmentDown as error:
+            # The next reset makes another one.
+            self._env = None
+            base.guarded(env, env.close)
+            message = f"the environment is down and the episode has ended: {error}"
+            raise Refused("EXECUTION_ERROR", "environment_down", message) from error
         if isinstance(result, base.EnvironmentFailure):
             raise Refused(
                 "EXECUTION_ERROR",

@@ -135,10 +135,19 @@ def real_world(spec: str, *, processes: bool = False) -> World:
         if processes
         else functools.partial(registry.start, seconds=seconds)
     )
-    with contextlib.closing(make(spec)) as env:
-        lister = base.as_tasks(env)
-        listed = {} if lister is None else {s: lister.tasks(s) for s in base.SPLITS}
-        tasks = {split: list(rows) for split, rows in listed.items() if rows}
+    with contextlib.closing(restarting.open_env(spec, make=make)) as env:
+        lister, listed = base.as_tasks(env), dict[str, list[Task]]()
+        for split in base.SPLITS:
+            if lister is None:
+                break
+            rows = base.guarded(env, functools.partial(lister.tasks, split))
+            if isinstance(rows, base.EnvironmentFailure):
+                raise ValueError(
+                    f"environment {spec!r}: tasks({split!r}) failed: {rows.reason} "
+                    f"({rows.place})"
+                )
+            listed[split] = list(rows or ())
+        tasks = {split: rows for split, rows in listed.items() if rows}
         plans = base.tasks_of(env, spec, "train", limits.PLANS)
         max_steps = limits.step_limit(env, plans).steps
     return World(

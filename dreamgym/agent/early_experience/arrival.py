@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import gymnasium
 
+from dreamgym.envs.actions import as_list
 from dreamgym.envs.base import (
     EnvironmentFailure,
     Forkable,
@@ -18,6 +19,7 @@ from dreamgym.envs.base import (
     guarded,
     take,
 )
+from dreamgym.envs.failures import deadlines_of
 from worldmodel.data.records import Branch, Episode, State, Transition
 
 
@@ -54,10 +56,19 @@ class BranchPoint:
         lister = as_valid_actions(env)
         if lister is None:
             return None
-        actions = guarded(env, lambda: list(lister.valid_actions()))
+        actions = guarded(
+            env,
+            lambda: as_list(lister.valid_actions()),
+            seconds=deadlines_of(env).other if self._is_fork(env) else 0.0,
+            method="valid_actions",
+        )
         if isinstance(actions, EnvironmentFailure):
             raise self._not_reached(step, actions)
         return actions
+
+    def _is_fork(self, env: gymnasium.Env) -> bool:
+        """Whether it is a fork, which keeps no deadline of its own."""
+        return env is not self.env
 
     def branch(self, step: int, action: str) -> Branch | None:
         """Take an action in the state of a step; return the branch, None if it raised.
@@ -69,6 +80,9 @@ class BranchPoint:
         result = guarded(
             arrival.env,
             lambda: self._take(arrival.env, arrival.return_so_far, state, action),
+            seconds=(
+                deadlines_of(arrival.env).step if self._is_fork(arrival.env) else 0.0
+            ),
         )
         if isinstance(result, EnvironmentFailure):
             self._report(step, f"{action!r}: {result.reason}")

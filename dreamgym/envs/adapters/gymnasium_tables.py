@@ -91,6 +91,44 @@ def place_in(table: Table, env: gymnasium.Env) -> int | None:
     return int(place)
 
 
+PLAYS, PLAYED_STEPS = 20, 40
+"""Episodes by which a table is compared with play, and steps of each, at most."""
+
+
+def holds_in_play(table: Table, env: gymnasium.Env) -> bool:
+    """Return whether an environment plays as its table says, as far as is tried.
+
+    Episodes take a shortest plan and then random actions. One whose place in its table
+    is not known is not tried.
+    """
+    best, rng = best_end(table), np.random.default_rng(0)
+    for seed in range(PLAYS):
+        env.reset(seed=seed)
+        if (place := place_in(table, env)) is None:
+            return True
+        plan = shortest_plan(table, place, best)
+        for step in range(PLAYED_STEPS):
+            actions = sorted(table[place])
+            action = plan[step] if step < len(plan) else int(rng.choice(actions))
+            outcomes = [o[1:] for o in table[place][action] if o[0] > 0]
+            _, reward, terminated, truncated, _ = env.step(action)
+            place = place_in(table, env)
+            got = place, float(reward), bool(terminated)
+            if not any(_is_outcome(got, outcome) for outcome in outcomes):
+                return False
+            if terminated or truncated or place is None:
+                break
+    return True
+
+
+def _is_outcome(
+    got: tuple[int | None, float, bool], outcome: tuple[int, float, bool]
+) -> bool:
+    """Return whether a step led where the table says; an end may leave any place."""
+    same_end = math.isclose(got[1], outcome[1], abs_tol=1e-9) and got[2] == outcome[2]
+    return same_end and (got[2] or got[0] == outcome[0])
+
+
 def _outcomes(table: Table) -> Iterator[Outcome]:
     for actions in table.values():
         for outcomes in actions.values():

@@ -33,8 +33,10 @@ from dreamgym.envs.adapters.gymnasium_spaces import (
     unsupported_observation,
 )
 from dreamgym.envs.adapters.gymnasium_tables import (
+    Table,
     best_end,
     draws_lots,
+    holds_in_play,
     is_transformed,
     place_in,
     shortest_plan,
@@ -61,12 +63,13 @@ class GymnasiumText(TextEnv):
     gym_id: ClassVar[str] = ""
     gym_options: ClassVar[Mapping[str, Any]] = {}
     max_episode_steps: int | None = None
+    has_true_table: ClassVar[bool] = True
 
     def __init__(self) -> None:
         super().__init__()
         self._env = gymnasium.make(self.gym_id, **self.gym_options)
         self._actions = action_texts(self._env)
-        self._table = table_of(self._env)
+        self._table = table_of(self._env) if self.has_true_table else None
         self._best_end = None if self._table is None else best_end(self._table)
         self.deterministic = self._table is not None and not draws_lots(self._table)
         spec = self._env.spec
@@ -237,34 +240,60 @@ def adapter(spec: str) -> type[GymnasiumText]:
             f"environment {spec!r} cannot be made: {type(error).__name__}: {error}"
         ) from error
     try:
-        base, limit = _class_of(env), _step_limit(env)
-    except ValueError as error:
+        _check_spaces(env)
+        true_table = _true_table(env)
+        base, limit = _class_of(env, true_table), _step_limit(env)
+    except _NoTextError as error:
         raise ValueError(
             f"{spec}: {error}; write an adapter, a dreamgym.TextEnv "
             "(docs/how-to/environments.md)"
         ) from None
+    except Exception as error:  # whatever its reset or step raises
+        raise ValueError(
+            f"environment {spec!r} cannot be played: {type(error).__name__}: {error}"
+        ) from error
     finally:
         env.close()
     members = {
         "gym_id": gym_id,
         "gym_options": options,
         "max_episode_steps": limit,
+        "has_true_table": true_table is not None,
         "__doc__": spec,
     }
     adapted: Any = type(base.__name__, (base,), members)
     return adapted
 
 
-def _class_of(env: gymnasium.Env) -> type[GymnasiumText]:
-    """Return the class for an environment; raise a ValueError where it is no text."""
+class _NoTextError(ValueError):
+    """An environment whose observations or actions are no text."""
+
+
+def _check_spaces(env: gymnasium.Env) -> None:
     if (part := unsupported_observation(env.observation_space)) is not None:
-        raise ValueError(
+        raise _NoTextError(
             "expected observations of Text, Discrete, MultiDiscrete, MultiBinary, a "
             f"small Box, or a Dict or Tuple of these, got {part}"
         )
+    try:
+        action_texts(env)
+    except ValueError as error:
+        raise _NoTextError(str(error)) from None
+
+
+def _true_table(env: gymnasium.Env) -> Table | None:
+    """Return the table of an environment that plays as it says, or None.
+
+    Options may draw lots that `P` does not hold, as in Taxi with a fickle passenger.
+    """
+    table = table_of(env)
+    return table if table is not None and holds_in_play(table, env) else None
+
+
+def _class_of(env: gymnasium.Env, table: Table | None) -> type[GymnasiumText]:
+    """Return the class for an environment with this true table."""
     if action_texts(env) is None:
         return GymnasiumText
-    table = table_of(env)
     if table is None or draws_lots(table):
         return GymnasiumTextWithActions
     env.reset(seed=0)

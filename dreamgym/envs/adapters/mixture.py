@@ -70,6 +70,10 @@ class MixtureEnv(TextEnv):
         self._open = True
         return start
 
+    def seed_anew(self, seed: int) -> None:
+        """Seed the generators of the environment that plays (base.seed_anew)."""
+        base.seed_anew(self._env(self._active), seed)
+
     def step_limit_of(self, task: Task) -> int | None:
         """Return the step limit that the environment of a task declares, or None.
 

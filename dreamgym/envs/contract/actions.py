@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from dreamgym.envs import base
+from dreamgym.envs.actions import has_sampler, make_action
 from dreamgym.envs.contract.findings import Findings
 from dreamgym.envs.contract.player import NONSENSE, Played, Player, Trace
 from dreamgym.envs.tools.tool_env import ToolEnv
-from dreamgym.envs.word_actions import has_sampler, make_action
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.invalid_actions import error_only_change
 from worldmodel.data.records import Task
@@ -80,8 +80,9 @@ def random_chooser(
     def choose() -> str | None:
         if lister is None:
             if has_sampler(player.env):
-                sample = player.env.action_space.sample
-                return player.call("action_space.sample", where, sample)
+                space = player.env.action_space
+                space.seed(int(rng.integers(2**31)))
+                return player.call("action_space.sample", where, space.sample)
             state = tuple(player.observation.splitlines())
             return make_action(rng, player.instruction, state, taken)
         valid = player.call("valid_actions", where, lister.valid_actions)

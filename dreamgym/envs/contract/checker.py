@@ -35,9 +35,9 @@ from dreamgym.envs.contract.copies import (
 )
 from dreamgym.envs.contract.ends import (
     add_steps_after_end,
+    check_declarations,
     check_declared_limit,
     check_early_limits,
-    check_limit_value,
     check_step_after_end,
     is_limit,
     warn_of_end,
@@ -116,7 +116,7 @@ def check(
     """
     findings = Findings()
     player, checks = Player(env, findings), {"reset", "step"}
-    check_limit_value(player)
+    check_declarations(player)
     lister = base.as_tasks(env)
     listed = player.call(
         "tasks",

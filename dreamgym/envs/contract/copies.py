@@ -11,6 +11,7 @@ from dreamgym.envs import base
 from dreamgym.envs.base import EnvironmentFailure, guarded
 from dreamgym.envs.contract.findings import REPLAYS, Findings
 from dreamgym.envs.contract.player import NONSENSE, Player, Trace, first_difference
+from dreamgym.envs.failures import declared_copies
 from worldmodel.data.records import Task
 
 COMPARED = 20
@@ -38,7 +39,7 @@ def check_copies(
     clears is seen by the second alone. Where lots are drawn, or only one copy may be
     made (`max_copies`), nothing is said.
     """
-    single = getattr(player.env.unwrapped, "max_copies", 2) < 2
+    single = declared_copies(player.env) == 1
     if single or not base.is_deterministic(player.env):
         return
     other = guarded(player.env, make)
@@ -89,7 +90,7 @@ def explain_replays(
     copy plays differently. A few lots may fall equally by chance, so the other cause is
     still named.
     """
-    if getattr(player.env.unwrapped, "max_copies", 2) < 2:
+    if declared_copies(player.env) == 1:
         return
     plays: list[Trace | None] = []
     for number in range(FRESH_COPIES):

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 from gymnasium import error
 
 from dreamgym.envs import limits
@@ -65,8 +66,36 @@ def add_steps_after_end(
         add("a step after the end must raise", where, _RAISE)
 
 
-def check_limit_value(player: Player) -> None:
-    """Add a fault where `max_episode_steps` is no number of steps."""
+METHODS = ("tasks", "expert", "valid_actions", "variations", "fork", "render_state")
+"""Methods that an environment may have, or may set to None to have none."""
+FLAGS = ("deterministic", "plans_from_any_state")
+
+
+def check_declarations(player: Player) -> None:
+    """Add faults for what an environment declares as something else than it is.
+
+    Its step limit is a number of steps, its capabilities are methods, its flags bools.
+    """
+    for name in METHODS:
+        value = getattr(player.env.unwrapped, name, None)
+        if value is not None and not callable(value):
+            player.findings.fault(
+                f"{name} must be a method, got {value!r:.40}",
+                name,
+                f"write def {name}(self, ...), or leave it out: it counts as missing",
+            )
+    for name in FLAGS:
+        flag = getattr(player.env.unwrapped, name, True)
+        if not isinstance(flag, bool | np.bool_):
+            player.findings.fault(
+                f"{name} must be a bool, got {flag!r:.40}",
+                name,
+                f"write {name} = True or {name} = False in the class",
+            )
+    _check_limit_value(player)
+
+
+def _check_limit_value(player: Player) -> None:
     limit = limits.declared_value(player.env)
     if limit is None or limits.is_step_limit(limit):
         return

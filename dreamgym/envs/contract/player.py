@@ -345,10 +345,10 @@ class Player:
         obs, reward, terminated, truncated, info = result
         if not is_text(self.findings, self.env, obs, "step", where):
             return None
-        if not terminated:  # of an end nobody reads the state
-            warn_of_empty_state(self.findings, obs, where)
         if not can_be_read(self.findings, where, result[1:]):
             return None
+        if not terminated:  # of an end nobody reads the state
+            warn_of_empty_state(self.findings, obs, where)
         self.observation = obs
         flags = (info.get(name) for name in ("success", "invalid", "reveals"))
         return Played(

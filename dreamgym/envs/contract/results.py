@@ -74,6 +74,8 @@ def can_be_read(findings: Findings, where: str, values: tuple) -> bool:
                 where,
                 f"return bool({name}): a numpy boolean is not Python's False",
             )
+    if not all(map(_is_flag, (terminated, truncated))):
+        return False
     if terminated and truncated:
         fault(
             "terminated and truncated must not merge",
@@ -93,6 +95,9 @@ def can_be_read(findings: Findings, where: str, values: tuple) -> bool:
     for name in ("success", "invalid", "reveals"):
         flag = info.get(name)
         # Any text is true, `no` as well.
+        if flag is not None and not _is_flag(flag):
+            fault(f"info[{name!r}] must be a bool", where, f"it is {flag!r:.60}")
+            return False
         if flag is not None and not isinstance(flag, numbers.Real | np.bool_):
             fault(
                 f"info[{name!r}] must be a bool, got {flag!r:.40}",
@@ -115,6 +120,15 @@ def can_be_read(findings: Findings, where: str, values: tuple) -> bool:
             where,
             f"it holds {parts}, and the reward is {float(reward)}",
         )
+    return True
+
+
+def _is_flag(value: Any) -> bool:
+    """Return whether a value is true or false; an array of two is neither."""
+    try:
+        bool(value)
+    except (TypeError, ValueError):
+        return False
     return True
 
 

@@ -1,6 +1,7 @@
 """The part of the checker that is about tasks: their splits and their variations."""
 
 import dataclasses
+import itertools
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +16,8 @@ from worldmodel.data.records import Task
 MAX_STARTS = 300
 """Tasks of a split whose first states are compared with those of other splits."""
 
+MAX_VARIATIONS = 100
+"""Variations of a task that are looked at."""
 MAX_SEEDS = 30
 """The same where tasks are seeds: two of them often begin equally by chance."""
 
@@ -54,6 +57,14 @@ def sound_tasks(player: Player, where: str, value: Any) -> list[Task] | None:
                 f"make it with Task({name}=str(...))",
             )
             return None
+    others = [t.options for t in tasks if not isinstance(t.options, Mapping)]
+    if others:
+        player.findings.fault(
+            f"a task's options must be a dict, got {others[0]!r:.60}",
+            where,
+            "leave them out where a task has none",
+        )
+        return None
     return tasks
 
 
@@ -249,9 +260,12 @@ def _starts(
     return out
 
 
-def _variations(varied: base.HasVariations, task: Task) -> list[Task] | None:
+def _variations(varied: base.HasVariations, task: Task) -> Any:
     variations = varied.variations(task, np.random.default_rng(0))
-    return None if variations is None else list(variations)
+    if not isinstance(variations, Iterable):
+        return variations
+    # A run takes a few of them, so that a generator may be without an end.
+    return list(itertools.islice(variations, MAX_VARIATIONS))
 
 
 def check_variations(player: Player, varied: base.HasVariations, task: Task) -> None:
@@ -265,7 +279,7 @@ def check_variations(player: Player, varied: base.HasVariations, task: Task) -> 
         )
         for _ in range(2)
     ]
-    if None in draws:
+    if None in draws or sound_tasks(player, where, draws[0]) is None:
         return
     if draws[0] != draws[1]:
         fault(

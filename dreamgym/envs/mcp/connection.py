@@ -155,8 +155,9 @@ class McpSession:
     ) -> dict[str, Any]:
         """Send a request and return its result."""
         self._last_id += 1
-        self._send({"id": self._last_id, "method": method, "params": parameters})
         deadline = time.monotonic() + seconds
+        message = {"id": self._last_id, "method": method, "params": parameters}
+        self._send_within(message, seconds)
         while True:
             try:
                 answer = self._answers.get(timeout=max(deadline - time.monotonic(), 0))
@@ -182,6 +183,33 @@ class McpSession:
         return ConnectionError(
             f"{self._name} {ended} ({LOG_VARIABLE}=1 shows its messages)"
         )
+
+    def _send_within(self, message: Mapping[str, Any], seconds: float) -> None:
+        """Send a message to a server that may have stopped to read.
+
+        What does not fit into the pipe waits until the server reads on.
+        """
+        errors: list[ConnectionError] = []
+
+        def send() -> None:
+            try:
+                self._send(message)
+            except ConnectionError as error:
+                errors.append(error)
+
+        writer = threading.Thread(target=send, daemon=True)
+        writer.start()
+        writer.join(seconds)
+        if writer.is_alive():
+            # Its end lets the writer go, which holds what close() needs.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            writer.join(1.0)
+            raise EnvironmentTimeout(
+                f"{self._name} did not read {message['method']} within {seconds:g} s"
+            )
+        if errors:
+            raise errors[0]
 
     def _send(self, message: Mapping[str, Any]) -> None:
         line = json.dumps({"jsonrpc": "2.0", **message}, ensure_ascii=False) + "\n"

@@ -320,8 +320,24 @@ def fits(value: Any, hint: Any) -> bool:
         return isinstance(value, kinds) and not isinstance(value, bool)
     if not isinstance(value, origin or hint):
         return False
-    if origin is list:
+    if origin is list and parts:
         return all(fits(item, parts[0]) for item in value)
-    if origin is dict:
+    if origin is dict and parts:
         return all(fits(item, parts[1]) for item in value.values())
     return True
+
+
+def refuse_static_tool(cls: type, name: str) -> None:
+    """Refuse a tool without `self`: its first argument would be taken for it.
+
+    Raises:
+      TypeError: the attribute is a tool, and a static or class method.
+    """
+    raw = inspect.getattr_static(cls, name, None)
+    if not isinstance(raw, staticmethod | classmethod):
+        return
+    if getattr(raw, "_is_tool", False) or getattr(raw.__func__, "_is_tool", False):
+        raise TypeError(
+            f"{place_of(raw.__func__)}: the tool {name!r} is a {type(raw).__name__}: "
+            "write it as a method, with self as its first argument"
+        )

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 from dreamgym.envs.base import AnyText, TextEnv, as_tasks
 from dreamgym.envs.tools.lines import first_newest
-from dreamgym.envs.tools.signatures import Signature, place_of
+from dreamgym.envs.tools.signatures import Signature, place_of, refuse_static_tool
 from dreamgym.envs.tools.values import Sight, fair_shares
 from worldmodel.data.records import Task
 from worldmodel.text.tools.tool_calls import (
@@ -97,6 +97,8 @@ class ToolEnv(TextEnv):
         super().__init_subclass__(**options)
         names = [name for base in reversed(cls.__mro__) for name in vars(base)]
         methods: dict[str, Any] = {name: getattr(cls, name, None) for name in names}
+        for name in names:
+            refuse_static_tool(cls, name)
         tools = {k: m for k, m in methods.items() if getattr(m, "_is_tool", False)}
         for name in sorted(STATE & vars(cls).keys()):
             if callable(vars(cls)[name]) or isinstance(vars(cls)[name], property):
@@ -198,6 +200,8 @@ class ToolEnv(TextEnv):
         except BaseException:  # there is no episode, also not the one before
             self._task, self._open = None, False
             raise
+        own = {"_task": task, "_open": True, "_steps": 0}
+        self._refuse_changed("start", own if self._success is None else {})
         if message:
             self._messages, self._visible_messages = [message], [str(message)]
         info: dict[str, Any] = {"instruction": task.instruction}
@@ -205,6 +209,16 @@ class ToolEnv(TextEnv):
             info |= {"tools": self._tools_text(), "tool_schemas": self._schemas()}
             info["calls"] = self._expected_calls()
         return self._text(), info
+
+    def _refuse_changed(self, where: str, own: Mapping[str, Any]) -> None:
+        """Refuse an attribute of an environment that has the name of one of ours."""
+        changed = [k for k, value in own.items() if getattr(self, k) is not value]
+        if changed:
+            self._open = False
+            raise TypeError(
+                f"{type(self).__qualname__}: {where} has set self.{changed[0]}, in "
+                "which every ToolEnv holds its episode: give it another name"
+            )
 
     def _as_listed(self, task: Task) -> Task:
         """Return the task without the tools that a recorded one has.
@@ -252,6 +266,7 @@ class ToolEnv(TextEnv):
         if not self._open:
             raise RuntimeError("step() needs a running episode: call reset() first")
         self._steps, self._reward = self._steps + 1, float(self.step_reward)
+        own = {"_task": self._task, "_open": True, "_steps": self._steps}
         calls, _ = read_action(action)
         if calls and self.tools:
             results = []
@@ -260,6 +275,7 @@ class ToolEnv(TextEnv):
                     results.append(self._attempt(self._call, call))
         else:
             results = [self._attempt(self._grade, action)]
+        self._refuse_changed("a tool or answer()", own)
         rows = [f"result {message}" for message, _ in results]
         # The last one is always in sight: how long it may be the environment decides.
         self._left_out = first_newest(rows[:-1], MAX_RESULTS)

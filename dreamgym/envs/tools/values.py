@@ -16,6 +16,7 @@ import re
 import types
 import typing
 from collections.abc import Collection, Iterable, Sequence
+from decimal import Decimal
 from typing import Any, Literal
 
 _QUOTED = re.compile(
@@ -105,9 +106,12 @@ class Sight:
         if hint in (int, float):
             labelled = [n for n in self._labelled(name) if _NUMBER.fullmatch(n)]
             text = _DATE.sub(" ", self.text)
-            numbers = (float(n) for n in (*labelled, *_NUMBER.findall(text)))
-            valid_numbers = (n for n in numbers if hint is float or n.is_integer())
-            return dict.fromkeys(hint(n) for n in valid_numbers)
+            found = (*labelled, *_NUMBER.findall(text))
+            if hint is float:
+                return dict.fromkeys(map(float, found))
+            # Not by way of a float, which has no room for long identifiers.
+            whole = (Decimal(n) for n in found)
+            return dict.fromkeys(int(n) for n in whole if n == n.to_integral_value())
         return (None,) if hint is type(None) else ()
 
     def _labelled(self, name: str) -> list[str]:

@@ -18,6 +18,7 @@ import gymnasium
 import numpy as np
 
 from dreamgym.envs import base, limits
+from dreamgym.envs.actions import as_list
 from dreamgym.envs.failures import error_place
 from dreamgym.envs.restarting import CAPABILITIES
 from dreamgym.envs.workers.messages import (
@@ -122,14 +123,13 @@ class Worker:
         return *parts, plain_info(info)
 
     def _tasks(self, env: gymnasium.Env, split: str) -> Any:
-        return list(base.provider(env, "tasks").tasks(split))
+        return as_list(base.provider(env, "tasks").tasks(split))
 
     def _expert(self, env: gymnasium.Env) -> Any:
-        return list(base.provider(env, "expert").expert())
+        return as_list(base.provider(env, "expert").expert())
 
     def _valid_actions(self, env: gymnasium.Env) -> Any:
-        valid = base.provider(env, "valid_actions").valid_actions()
-        return None if valid is None else list(valid)
+        return as_list(base.provider(env, "valid_actions").valid_actions())
 
     def _variations(
         self, env: gymnasium.Env, task: Any, generator: Mapping[str, Any]

@@ -124,3 +124,15 @@ def test_an_error_of_a_module_is_told_with_its_type_file_and_line(
 def test_a_wrong_name_is_told_with_what_may_be_meant(spec, expected):
     assert expected in message(spec)
     assert spec in message(spec)
+
+
+class ExitsInInit(doubles.Corridor):
+    def __init__(self):
+        raise SystemExit(0)
+
+
+def test_an_environment_that_ends_the_program_is_an_error(monkeypatch):
+    """Else a command would end without a word, with status 0."""
+    monkeypatch.setattr(doubles, "ExitsInInit", ExitsInInit, raising=False)
+    with pytest.raises(ValueError, match=r"it called sys.exit\(0\)"):
+        registry.make("tests.doubles:ExitsInInit")

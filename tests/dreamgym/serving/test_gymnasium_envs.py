@@ -78,6 +78,12 @@ def test_the_dream_of_a_run_says_what_it_thinks(root):
     assert 0 <= info["confidence"] <= 1
 
 
+def test_a_task_of_another_type_is_refused(rules):
+    env = gymnasium.make_vec(DREAM, num_envs=2, run=str(rules)).unwrapped
+    with pytest.raises(TypeError, match="expected a Task, the id of one"):
+        env.reset(options={"tasks": [7, 7]})
+
+
 def test_tasks_are_chosen_by_record_by_id_and_by_split(rules):
     env = gymnasium.make(DREAM, run=rules)
     task = doubles.tasks("train")[3]

@@ -12,6 +12,7 @@ pytest.importorskip("uvicorn", reason="the extra serve is not installed")
 
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from dreamgym.envs import restarting
 from dreamgym.serving.config import ServingConfig
 from dreamgym.serving.worlds import real_world
 from tests import doubles
@@ -478,6 +479,71 @@ def test_an_environment_that_fails_ends_its_episode_and_no_other(monkeypatch):
             assert code(late) == ("EXECUTION_ERROR", "step_after_end")
             assert other.step("go right")["done"] is False
             assert client.reset(seed=0)["done"] is False
+
+
+class Lost(doubles.Corridor):
+    """Loses its connection at `lose`."""
+
+    def step(self, action):
+        if action == "lose":
+            raise ConnectionError("no answer")
+        return super().step(action)
+
+
+class Exits(doubles.Corridor):
+    """Ends the program where it is made, but for the first time."""
+
+    made = 0
+
+    def __init__(self):
+        super().__init__()
+        type(self).made += 1
+        if self.made > 1:
+            raise SystemExit(3)
+
+
+def test_an_environment_that_is_down_says_so_and_the_session_goes_on(monkeypatch):
+    monkeypatch.setattr(doubles, "Lost", Lost, raising=False)
+    with (
+        running(real_world("tests.doubles:Lost")) as server,
+        Client(server.url) as client,
+    ):
+        codes = []
+        for _ in range(restarting.PATIENCE + 1):
+            client.reset(seed=0)
+            answer = client.ask({"type": "step", "data": {"message": "lose"}})
+            codes.append(code(answer)[1])
+        assert "environment_down" in codes
+        assert client.reset(seed=0)["done"] is False
+        assert client.step("go right")["done"] is False
+
+
+def test_an_environment_that_ends_the_program_ends_no_session(monkeypatch):
+    monkeypatch.setattr(doubles, "Exits", Exits, raising=False)
+    Exits.made = 0
+    with (
+        running(real_world("tests.doubles:Exits")) as server,
+        Client(server.url) as client,
+    ):
+        answer = client.ask({"type": "reset", "data": {"seed": 0}})
+        assert code(answer) == ("FACTORY_ERROR", "no_environment")
+
+
+class OneSplit(doubles.Corridor):
+    def tasks(self, split):
+        return {"train": super().tasks("train")}[split]
+
+
+def test_tasks_that_raise_are_named_before_a_world_is_served(monkeypatch):
+    monkeypatch.setattr(doubles, "OneSplit", OneSplit, raising=False)
+    with pytest.raises(ValueError, match=r"tasks\('dev'\) failed: KeyError: 'dev'"):
+        real_world("tests.doubles:OneSplit")
+
+
+def test_an_origin_that_is_no_url_is_forbidden():
+    with running(real_world("tests.doubles:Corridor")) as server:
+        headers = {"Origin": "http://["}
+        assert httpx.get(f"{server.url}/health", headers=headers).status_code == 403
 
 
 @pytest.mark.medium

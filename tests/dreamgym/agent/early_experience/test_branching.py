@@ -1,14 +1,18 @@
 """Branches by snapshot or replay, from valid actions or a policy's proposals."""
 
+import copy
 import dataclasses
+import time
 
 import pytest
 
+from dreamgym.agent.early_experience.arrival import branch_point
 from dreamgym.agent.early_experience.branching import (
     branch,
     cap_error_share,
     policy_proposals,
 )
+from dreamgym.envs import restarting
 from dreamgym.envs.dream import DreamEnv
 from dreamgym.envs.failures import EnvironmentDown
 from tests import doubles, helpers
@@ -469,3 +473,27 @@ def test_an_environment_that_breaks_every_branch_is_down():
     episodes = [doubles.expert(t) for t in doubles.tasks("train")[:2]]
     with pytest.raises(EnvironmentDown, match="raised at each of 2 branches"):
         branch(Dead(), episodes, alternatives=2, max_episodes=2, seed=0)
+
+
+class Hangs(doubles.Corridor):
+    """A corridor whose forks hang at one action."""
+
+    step_seconds = 0.2
+
+    def fork(self):
+        return copy.deepcopy(self)
+
+    def step(self, action):
+        if action == "go left":
+            time.sleep(2)
+        return super().step(action)
+
+
+def test_a_fork_that_hangs_breaks_one_branch():
+    """A fork is the bare environment, without the deadlines of its wrapper."""
+    env = restarting.RestartingEnv(Hangs)
+    point = branch_point(env, EPISODE)
+    start = time.monotonic()
+    assert point.branch(0, "go left") is None
+    assert time.monotonic() - start < 1
+    assert point.branch(0, "take coin") is not None

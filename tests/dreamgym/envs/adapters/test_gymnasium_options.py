@@ -138,8 +138,42 @@ def test_a_table_without_a_place_in_it_has_no_expert(monkeypatch):
     }
     assert not hasattr(begun(monkeypatch, P=table), "expert")
     assert not hasattr(begun(monkeypatch, P=table, s=5), "expert")  # not in the table
-    env = begun(monkeypatch, P=table, s=1)
-    assert env.expert() == ["action 2"] * 2
+    monkeypatch.setattr(Walk, "s", property(lambda self: self.place), raising=False)
+    env = begun(monkeypatch, P=table)
+    assert env.expert() == ["action 2"] * 3
+    assert env.deterministic
+
+
+def test_a_table_that_play_contradicts_is_not_believed(monkeypatch):
+    """An option may draw lots that the table does not hold."""
+    table = {
+        s: {a: [(1.0, s + (a == 2), 2.0, s + (a == 2) == 3)] for a in range(3)}
+        for s in range(3)
+    }  # it pays 1, not 2
+    monkeypatch.setattr(Walk, "s", property(lambda self: self.place), raising=False)
+    env = begun(monkeypatch, P=table)
+    assert not hasattr(env, "expert")
+    assert not env.deterministic
+    for spec, known in (
+        ("gym:Taxi-v4", True),
+        ("gym:Taxi-v4?fickle_passenger=True", False),
+    ):
+        env = registry.make(spec)
+        assert hasattr(env, "expert") == env.deterministic == known
+
+
+class Refuses(Walk):
+    def reset(self, *, seed=None, options=None):  # noqa: ARG002
+        raise KeyError("no board")
+
+
+def test_an_id_whose_reset_raises_is_an_error_of_the_id():
+    gymnasium.register("Refuses-v0", Refuses)
+    try:
+        with pytest.raises(ValueError, match=r"cannot be played: KeyError: 'no board'"):
+            registry.make("gym:Refuses-v0")
+    finally:
+        del gymnasium.registry["Refuses-v0"]
 
 
 @pytest.mark.parametrize("kind", ["reward", "observation", "normalized", "none"])

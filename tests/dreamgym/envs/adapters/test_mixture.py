@@ -245,3 +245,15 @@ def test_a_task_of_another_environment_is_refused():
         base.begin(env, Task(id="t", instruction="", options={"env": "other"}))
     obs, _ = env.reset(seed=3)  # without a task, a train task is drawn
     assert obs
+
+
+def test_the_generators_of_the_environment_that_plays_are_seeded_anew():
+    """Else a scorecard would not see what is random in it."""
+    env = registry.make("mix:gym:Blackjack-v1,gym:FrozenLake-v1")
+    task = next(t for t in env.tasks("train") if "FrozenLake" in t.options["env"])
+    plays = set()
+    for seed in range(12):
+        base.begin(env, task)
+        base.seed_anew(env, seed)
+        plays.add(base.take(env, "move right").state)
+    assert len(plays) > 1

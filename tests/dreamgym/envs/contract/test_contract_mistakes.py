@@ -1,7 +1,9 @@
 """Mistakes that users made in their environments, and what the checker says of them."""
 
+import dataclasses
 import random
 import re
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -416,3 +418,80 @@ def test_lots_of_a_global_generator_are_warned_of(env):
 @pytest.mark.parametrize("env", [SeededLots, HeldLots])
 def test_lots_of_a_generator_of_the_environment_are_not_warned_of(env):
     assert checked(env).warnings == ()
+
+
+class Declares(doubles.Corridor):
+    """A corridor that declares methods and flags as something else."""
+
+    expert = ("go left",)
+    variations = 3
+    deterministic = "no"
+
+
+def test_what_is_declared_as_something_else_is_a_fault():
+    faults = checked(Declares).faults
+    for name in ("expert", "variations"):
+        assert named(faults, rf"^{name} must be a method, got ")
+    assert named(faults, r"^deterministic must be a bool, got 'no'$")
+
+
+class OddFlags(doubles.Corridor):
+    ended = np.array([False, True])
+    flags: ClassVar[dict] = {}
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        if "ended" in self.flags:
+            terminated = self.flags["ended"]
+        return obs, reward, terminated, truncated, info | self.flags.get("info", {})
+
+
+@pytest.mark.parametrize(
+    ("flags", "what"),
+    [
+        ({"ended": np.array([False, True])}, r"^terminated must be a bool, got numpy"),
+        (
+            {"info": {"success": np.array([True, False])}},
+            r"^info\['success'\] must be a bool$",
+        ),
+    ],
+)
+def test_flags_that_are_neither_true_nor_false_are_faults(monkeypatch, flags, what):
+    monkeypatch.setattr(OddFlags, "flags", flags)
+    assert named(checked(OddFlags).faults, what)
+
+
+class OddTasks(doubles.Corridor):
+    def tasks(self, split):
+        tasks = [dataclasses.replace(t) for t in super().tasks(split)]
+        for task in tasks:  # past the check of type hints that the tests have
+            object.__setattr__(task, "options", None)
+        return tasks
+
+    def variations(self, task, rng):
+        del task, rng
+        return ["another task"]
+
+
+def test_tasks_and_variations_of_other_types_are_faults(monkeypatch):
+    faults = checked(OddTasks).faults
+    assert named(faults, r"^a task's options must be a dict, got None")
+    monkeypatch.setattr(OddTasks, "tasks", doubles.Corridor.tasks)
+    faults = [f.what for f in checked(OddTasks).faults]
+    assert faults
+    assert all(x.endswith("must return Tasks, got 'another task'") for x in faults)
+
+
+class Endless(doubles.Corridor):
+    def variations(self, task, rng):
+        while True:
+            yield dataclasses.replace(
+                task,
+                id=f"{task.id}-{rng.integers(10**9)}",
+                split="generated",
+                lineage=(*task.lineage, task.id),
+            )
+
+
+def test_variations_without_an_end_are_looked_at_in_part():
+    assert not [f for f in checked(Endless).faults if "variations" in f.what]

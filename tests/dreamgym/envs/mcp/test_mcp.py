@@ -202,6 +202,27 @@ def test_a_server_that_hangs_breaks_one_episode(make):
     assert env.step('get {"name": "a"}')[0] == "result T100"
 
 
+def test_a_server_that_stops_to_read_breaks_one_episode():
+    """What it does not read fills the pipe, and a write would wait for ever."""
+    deaf = [sys.executable, "-c", DEAF]
+    session = McpSession(deaf, {}, step_seconds=0.5, start_seconds=30.0)
+    start = time.monotonic()
+    with pytest.raises(EnvironmentTimeout, match="did not read tools/call within"):
+        session.call("put", {"text": "a" * 300_000})
+    session.close()
+    assert time.monotonic() - start < 10
+
+
+DEAF = """
+import json, sys, time
+request = json.loads(sys.stdin.readline())
+result = {"protocolVersion": request["params"]["protocolVersion"], "capabilities": {},
+          "serverInfo": {"name": "deaf", "version": "1"}}
+print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}), flush=True)
+time.sleep(60)
+"""
+
+
 def test_a_long_result_is_cut(make):
     env = make(tools=[])
     begun(env)

@@ -1,13 +1,19 @@
-"""Actions made of words, where nothing is listed."""
+"""Lists of actions, and actions made of words where nothing is listed."""
 
 import collections
+import math
+import time
 
 import gymnasium
 import numpy as np
 import pytest
 
+from dreamgym.envs import base, restarting
+from dreamgym.envs.actions import as_list, has_sampler, make_action
+from dreamgym.envs.failures import deadlines_of, declared_copies
 from dreamgym.envs.spaces import AnyText
-from dreamgym.envs.word_actions import has_sampler, make_action
+from dreamgym.envs.vector import RealVectorEnv
+from tests import doubles
 
 INSTRUCTION = "Bring the lamp on. You can say: press N, open [box] or wait."
 STATE = ("switch 1 untried", "switch 2 untried", "the cellar is dark")
@@ -88,3 +94,70 @@ def test_spaces_of_text_have_no_sampler(space, expected):
     env = gymnasium.Env()
     env.action_space = space
     assert has_sampler(env) is expected
+
+
+def test_what_is_listed_is_a_list_in_the_same_order_everywhere():
+    names = [f"go {i}" for i in range(20)]
+    assert as_list(set(names)) == sorted(names)
+    assert as_list(frozenset(names)) == sorted(names)
+    assert as_list(name for name in names) == names
+    assert as_list(np.array(names)) == names
+    assert as_list(None) is None
+
+
+class Listing(doubles.Corridor):
+    """A corridor whose lists are of other types."""
+
+    def valid_actions(self):
+        return {"go left", "go right", "take coin"}
+
+    def expert(self):
+        yield from super().expert()
+
+
+def test_lists_of_other_types_are_read_by_all_who_play():
+    envs = RealVectorEnv([restarting.RestartingEnv(Listing)], max_steps=9)
+    envs.reset(options={"tasks": [doubles.tasks("train")[0]], "reset_mask": [True]})
+    assert envs.valid_actions(0) == ["go left", "go right", "take coin"]
+    bare = RealVectorEnv([Listing()], max_steps=9)
+    bare.reset(options={"tasks": [doubles.tasks("train")[0]], "reset_mask": [True]})
+    assert bare.valid_actions(0) == ["go left", "go right", "take coin"]
+    env = restarting.RestartingEnv(Listing)
+    base.begin(env, doubles.tasks("train")[0])
+    assert isinstance(env.expert(), list)
+
+
+class Slow(doubles.Corridor):
+    reset_seconds = 0.1
+
+    def expert(self):
+        for action in super().expert():
+            time.sleep(1)
+            yield action
+
+
+def test_a_generator_keeps_the_deadline_too():
+    env = restarting.RestartingEnv(Slow)
+    base.begin(env, doubles.tasks("train")[0])
+    start = time.monotonic()
+    with pytest.raises(TimeoutError, match="expert"):
+        env.expert()
+    assert time.monotonic() - start < 1
+
+
+@pytest.mark.parametrize("value", [None, math.inf, 0])
+def test_no_limit_may_be_said_in_several_ways(value):
+    env = doubles.Corridor()
+    env.reset_seconds = env.step_seconds = env.max_copies = value
+    assert deadlines_of(env)[:2] == (0.0, 0.0)
+    assert declared_copies(env) is None
+
+
+@pytest.mark.parametrize("value", ["ten", -1, [1], True])
+def test_other_limits_are_named(value):
+    env = doubles.Corridor()
+    env.step_seconds = env.max_copies = value
+    with pytest.raises(ValueError, match=r"Corridor.step_seconds must be a number"):
+        deadlines_of(env)
+    with pytest.raises(ValueError, match=r"Corridor.max_copies must be a number"):
+        declared_copies(env)

@@ -1,13 +1,15 @@
-"""Actions made of words, for random players of an environment that lists none.
+"""Lists of actions, and actions made of words.
 
-The words that an agent reads, and actions that were taken before -> an action. Without
-a language model nobody can guess what an environment understands; but instructions
-often say it (`flip N`), and one word of an action that was taken can be exchanged.
+Random players of an environment that lists no actions make them of the words that an
+agent reads, and of actions that were taken before. Without a language model nobody can
+guess what an environment understands; but instructions often say it (`flip N`), and one
+word of an action that was taken can be exchanged.
 """
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -16,6 +18,8 @@ from gymnasium import spaces
 from dreamgym.envs.spaces import AnyText
 from worldmodel.data.records import State
 
+UNORDERED = (set, frozenset)
+"""Types of lists of actions whose order differs from process to process."""
 KEEP = 0.4
 """Probability to repeat an action that was taken, where there are any."""
 EXCHANGE = 0.3
@@ -34,6 +38,17 @@ MAX_WORDS = 3
 _CLAUSE_END = re.compile(r"[\n,;:!?()\"`]|\.(?=\s|$)|(?<!\w)'|'(?!\w)|\s(?:or|and)\s")
 _PLACEHOLDER = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]|\{[^{}\s]+\}|[A-Z]+(?:_[A-Z]+)*")
 _EDGES = ".,;:!?()\"'`"
+
+
+def as_list(values: Iterable[Any] | None) -> list[Any] | None:
+    """Return what an environment lists as a list, what a generator yields included.
+
+    The order of a set of texts is another one in each process, so that it is sorted:
+    random players choose actions by their number.
+    """
+    if values is None or isinstance(values, str | bytes):
+        return values  # type: ignore[return-value]  # the contract check names it
+    return sorted(values, key=str) if isinstance(values, UNORDERED) else list(values)
 
 
 def has_sampler(env: gymnasium.Env) -> bool:
