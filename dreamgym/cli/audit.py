@@ -156,6 +156,12 @@ def _show(args: argparse.Namespace) -> None:
 
     if args.why and (args.update is not None or args.all or args.html is not None):
         raise ValueError("--why explains one action: drop --update, --all and --html")
+    if args.update is not None and (args.all or args.html is not None or args.step):
+        raise ValueError(
+            "--update prints rollouts of training: drop --all, --html and --step"
+        )
+    if args.policy and args.update is None and not args.why:
+        raise ValueError("--policy has no effect without --update or --why")
     run = Run.open(args.run_dir)
     if args.update is not None:
         from dreamgym.commands.inspection.rollouts import show_rollouts

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dreamgym.cli.options import NO_CONTROLS, NO_TUNING, config_of, run_options
+from dreamgym.cli.options import NO_CONTROLS, NO_TUNING, run_options
 
 
 def add(commands: Any) -> None:
@@ -83,11 +83,12 @@ def _estimate_of(
 
 
 def _estimate(args: argparse.Namespace) -> None:
+    from dreamgym.cli.runs import settings_of
     from dreamgym.commands import estimate
     from dreamgym.run.process import tune_process
     from worldmodel.backbone.mesh import parse_mesh
 
-    config = config_of(args)
+    config = settings_of(args)  # those of --run-dir where it holds a run
     mesh, rollout_mesh = (
         parse_mesh(text) if text else None for text in (args.mesh, args.rollout_mesh)
     )

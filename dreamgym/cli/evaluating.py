@@ -77,5 +77,5 @@ def _check_confirm_options(args: argparse.Namespace) -> None:
         raise ValueError("--confirm asks the policies of a finished run: give RUN")
     if given := [f"--{k}" for k in ("plan", "name") if getattr(args, k) is not None]:
         raise ValueError(f"--confirm plays as the run does: drop {given[0]}")
-    if given := changed_options(args):
+    if given := [*changed_options(args), *(getattr(args, "typed", None) or [])]:
         raise ValueError(f"--confirm plays as the run does: drop {given[0]}")

@@ -17,7 +17,6 @@ from dreamgym.config.presets import (
     for_server,
     preset,
     with_algorithm,
-    with_fits,
 )
 from dreamgym.config.settings import RunConfig
 from dreamgym.config.shapes import MODELS
@@ -26,7 +25,6 @@ from dreamgym.rl.config import ALGORITHMS
 from dreamgym.run.stage import Stage
 from worldmodel.backbone.config import LoraConfig
 from worldmodel.chat.config import ChatConfig
-from worldmodel.fitting.config import ComputeConfig
 
 MESH_HELP = "devices, as data=N,fsdp=N,tensor=N; data=0 takes the rest (default: one)"
 
@@ -402,10 +400,7 @@ def _of_model(
         if lora is not None:
             raise ValueError("--lora needs a pretrained --model DIR")
         return config
-    config = for_pretrained(config, lora=lora)
-    if lora is not None:
-        config = with_fits(config, compute=ComputeConfig(extra_trainable=("embed",)))
-    return config
+    return for_pretrained(config, lora=lora)
 
 
 def _of_options(args: argparse.Namespace, file: dict[str, Any]) -> dict[str, Any]:

@@ -246,7 +246,7 @@ def _run_stages(args: argparse.Namespace) -> None:
             return _confirm(args)
     source = _named_attempt(args)
     others = [] if source is None else [source]
-    config = _settings(args, source)
+    config = settings_of(args, source)
     _check_devices(args, config, mesh, rollout_mesh)
     check_preferences(config)
     wait_for_all("settings")  # before any process makes the run directory
@@ -352,7 +352,7 @@ def _named_attempt(args: argparse.Namespace) -> "Run | None":
     return source
 
 
-def _settings(args: argparse.Namespace, source: "Run | None" = None) -> "RunConfig":
+def settings_of(args: argparse.Namespace, source: "Run | None" = None) -> "RunConfig":
     """Return the settings of a run: its own, or those that the options ask for.
 
     An existing run keeps its settings, so that its later stages need no options; a new

@@ -90,6 +90,7 @@ def _each(grid: "Study", body: Callable[[Any], object]) -> list[str]:
     """
     from dreamgym.build.chat import ServerLost
     from dreamgym.commands.studies.study_file import cells
+    from dreamgym.envs.failures import EnvironmentDown
     from dreamgym.run.directory import RunError
 
     failed = []
@@ -100,7 +101,13 @@ def _each(grid: "Study", body: Callable[[Any], object]) -> list[str]:
             body(cell)
         except ServerLost:
             raise
-        except (RunError, ArithmeticError, ValueError) as error:
+        except (
+            RunError,
+            ArithmeticError,
+            ValueError,
+            EnvironmentDown,
+            BlockingIOError,  # another command works in its run
+        ) as error:
             failed.append(f"{name}: {error}")
             print(f"cell {failed[-1]}", file=sys.stderr, flush=True)
     return failed

@@ -63,7 +63,7 @@ def write_results(run: Run) -> dict[str, Any]:
             name: evaluate.summary(trajectories, real_transitions=cost[name])
             | {"note": _note(run, name)}
             | _tool_use(run, trajectories)
-            | {"costs": evaluate.costs(trajectories, limited_costs(run))}
+            | {"costs": evaluate.costs(_scored(trajectories), limited_costs(run))}
             for name, trajectories in played.items()
         },
         "families": families,
@@ -162,6 +162,10 @@ def read_results(run: Run) -> dict[str, Any]:
             f"`dreamgym quickstart --run-dir {run.root}` writes it again"
         )
     return results
+
+
+def _scored(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+    return [t for t in trajectories if t.error is None]
 
 
 def evidence_of(run: Run, results: dict[str, Any]) -> Evidence:

@@ -27,7 +27,7 @@ from dreamgym.rl.config import ALGORITHMS, UpdateConfig
 from dreamgym.training.config import LoopConfig, MonitorConfig
 from worldmodel.backbone.config import LoraConfig
 from worldmodel.experience.config import ExperienceConfig
-from worldmodel.fitting.config import FitConfig, OptimizerConfig
+from worldmodel.fitting.config import ComputeConfig, FitConfig, OptimizerConfig
 
 Loop = TypeVar("Loop", bound=LoopConfig)
 
@@ -222,6 +222,8 @@ def for_pretrained(config: RunConfig, *, lora: LoraConfig | None) -> RunConfig:
     """
     optimizer = OptimizerConfig(learning_rate=1e-4 if lora is None else 1e-3)
     config = with_fits(config, lora=lora, optimizer=optimizer)
+    if lora is not None:  # tokens that the model did not know have to be learnt
+        config = with_fits(config, compute=ComputeConfig(extra_trainable=("embed",)))
     return dataclasses.replace(
         config, train=_gentle(config.train), transfer=_gentle(config.transfer)
     )

@@ -161,10 +161,13 @@ def best_bound(
     }
 
 
-def max_eps_p(*, gain: float, discount: float, r_max: float) -> float:
-    """Return the largest eps_p for which the bound is positive, all else perfect."""
+def max_eps_p(*, gain: float, discount: float, r_max: float) -> float | None:
+    """Return the largest eps_p for which the bound is positive, all else perfect.
+
+    None where it does not depend on eps_p.
+    """
     _check(discount, r_max)
     if discount == 0.0 or r_max == 0.0:
-        return math.inf
+        return None
     rest = 1.0 - discount
     return max(gain, 0.0) * rest / (4.0 * discount * r_max)

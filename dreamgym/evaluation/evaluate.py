@@ -137,16 +137,21 @@ def by_family(trajectories: Sequence[Trajectory]) -> dict[str, list[Trajectory]]
 def paired(
     a: Sequence[Trajectory], b: Sequence[Trajectory], *, seed: int
 ) -> dict[str, float | None]:
-    """Return the success of a minus b where both are scored, resampled by task."""
-    rows = [
-        (
-            x.episode.task.id,
-            float(bool(x.episode.success)),
-            float(bool(y.episode.success)),
-        )
-        for x, y in zip(a, b, strict=True)
-        if x.error is None and y.error is None
-    ]
+    """Return the success of a minus b in tasks that both have played, by task.
+
+    Where both are scored. A task that was played several times is paired in order.
+    """
+    others: dict[str, list[Trajectory]] = {}
+    for y in b:
+        others.setdefault(y.episode.task.id, []).append(y)
+    rows = []
+    for x in a:
+        if not (rest := others.get(x.episode.task.id)):
+            continue
+        y = rest.pop(0)
+        if x.error is None and y.error is None:
+            won = float(bool(x.episode.success)), float(bool(y.episode.success))
+            rows.append((x.episode.task.id, *won))
     return paired_by_game(rows, seed=seed)
 
 

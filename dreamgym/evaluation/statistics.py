@@ -1,7 +1,7 @@
 """Intervals: of a rate (Wilson), of a paired difference; a front.
 
-Differences of wins and losses have the interval of Bonett and Price, others that of a
-paired bootstrap.
+Differences of wins have the interval of Bonett and Price, others that of a paired
+bootstrap.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -90,21 +90,20 @@ def ratio(
     }
 
 
-def bonett_price(more: int, fewer: int, count: int) -> tuple[float, float]:
-    """Return the 95 % interval of a difference of two paired rates.
+def bonett_price(differences: Float[np.ndarray, " N"]) -> tuple[float, float]:
+    """Return the 95 % interval of the mean of differences in [-1, 1], at least one.
 
-    It is the adjusted Wald interval of Bonett and Price (Journal of Educational and
-    Behavioral Statistics 37, 2012): one game is added to each of the two kinds in which
-    the pairs differ. With few games a percentile bootstrap excludes 0 far more often
-    than one time in twenty (docs/LOG.md, 2026-11-29).
-
-    Args:
-      more: games that the first won and the second did not; `fewer` the other way.
-      count: all games that both have played, at least 1.
+    For differences of wins (-1, 0 and 1) it is the adjusted Wald interval of Bonett and
+    Price (Journal of Educational and Behavioral Statistics 37, 2012): one game is added
+    to each of the two kinds in which the pairs differ. Means over several plays of a
+    game have the same two games added. With few games a percentile bootstrap excludes 0
+    far more often than one time in twenty (docs/LOG.md, 2026-11-29).
     """
-    p, q = (more + 1) / (count + 2), (fewer + 1) / (count + 2)
-    half = Z95 * np.sqrt((p + q - (p - q) ** 2) / (count + 2))
-    return float(max(p - q - half, -1.0)), float(min(p - q + half, 1.0))
+    count = len(differences) + 2
+    mean = differences.sum() / count
+    variance = ((differences**2).sum() + 2) / count - mean**2
+    half = Z95 * np.sqrt(variance / count)
+    return float(max(mean - half, -1.0)), float(min(mean + half, 1.0))
 
 
 def paired_difference(
@@ -112,7 +111,7 @@ def paired_difference(
 ) -> dict[str, float | None]:
     """Return the mean of a - b over the same games, with a 95 % interval.
 
-    Where each difference is -1, 0 or 1, as of wins and losses, it is the interval of
+    Where all differences lie in [-1, 1], as those of wins, it is the interval of
     `bonett_price`, else that of a bootstrap over games, which is too narrow for few.
     Without a game there is none: mean, low and high are None.
 
@@ -124,8 +123,8 @@ def paired_difference(
     if not len(a):
         return {"mean": None, "low": None, "high": None, "episodes": 0}
     d = np.asarray(a, float) - np.asarray(b, float)
-    if np.isin(d, (-1.0, 0.0, 1.0)).all():
-        low, high = bonett_price(int((d > 0).sum()), int((d < 0).sum()), len(d))
+    if (np.abs(d) <= 1).all():
+        low, high = bonett_price(d)
         return {"mean": float(d.mean()), "low": low, "high": high, "episodes": len(d)}
     rng = np.random.default_rng(seed)
     # In pieces of 1,000 draws: all at once would need draws times games numbers.

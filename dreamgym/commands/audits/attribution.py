@@ -70,6 +70,11 @@ def _policy_name(run: Run, policy: str) -> str:
     ]
     if not played:
         raise_no_games(run)
+    if policy == PLANNER and run.path(f"test/{PLANNER}.jsonl").is_file():
+        raise RunError(
+            f"{run.root}: what {policy!r} plays a search in the dream has chosen, not "
+            f"the words of a state: ask for one that plays by itself, of {played}"
+        )
     if policy and policy not in played:
         raise RunError(f"{run.root}: no test games of {policy!r}; have {played}")
     return policy or played[-1]

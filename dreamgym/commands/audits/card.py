@@ -28,8 +28,10 @@ def cards(run: Run) -> dict[str, list[CardRow]]:
         robust = run.read_json(ROBUSTNESS)
     count_tokens, out = token_counter(run), {}
     for name in names:
-        curve = run.path(f"curves/{name}.jsonl")
-        rows = read_json_rows(curve) if curve.is_file() else []
+        # Those of its rounds, where it was fine-tuned in several.
+        curves = [run.path(f"curves/{name}.jsonl")]
+        curves += sorted(run.path(f"curves/{name}").glob("round-*.jsonl"))
+        rows = [row for c in curves if c.is_file() for row in read_json_rows(c)]
         out[name] = card(
             evaluate.trajectories(run.path(f"test/{name}.jsonl")),
             count_tokens=count_tokens,
@@ -37,7 +39,7 @@ def cards(run: Run) -> dict[str, list[CardRow]]:
             policy=name,
             # A fit's rows count no rollouts: it has none to keep.
             updates=sum("rollouts" in row for row in rows),
-            kept_updates=len(list(run.path(f"rollouts/{name}").glob("*.jsonl"))),
+            kept_updates=len(list(run.path(f"rollouts/{name}").glob("**/*.jsonl"))),
             counters=limited_costs(run),
         )
     content = {name: [row._asdict() for row in rows] for name, rows in out.items()}

@@ -12,6 +12,7 @@ from dreamgym.build.experience import load_experience, remedy_folder
 from dreamgym.commands.inspection.show import run_readable_states
 from dreamgym.config import presets
 from dreamgym.config.settings import RunConfig
+from dreamgym.config.shapes import MODELS
 from dreamgym.config.stages import ServerConfig
 from dreamgym.evaluation.comparisons.episode_comparison import (
     compare_episode,
@@ -22,8 +23,10 @@ from dreamgym.evaluation.pages import run_page
 from dreamgym.evaluation.pages.curves import read_curves
 from dreamgym.run.directory import VERSION, Run, RunError
 from dreamgym.stages.table import STAGES
+from worldmodel.backbone.config import LoraConfig
 from worldmodel.chat.cache import CacheError
 from worldmodel.chat.config import ChatConfig
+from worldmodel.data.hashing import content_hash
 from worldmodel.data.records import Episode, read_episodes
 
 PAGE = "report.html"
@@ -79,16 +82,20 @@ def episode_views(run: Run) -> tuple[list[dict[str, Any]], str]:
         episodes = read_episodes(run.path("dev.jsonl"))
         text = "Held-out dev episodes."
     selection = choose_episodes([e for e in episodes if e.transitions], COUNT)
-    ids = [e.id for e in selection]
+    # Ids of test games are the same for whatever is played there, by whatever model.
+    marker = run.done("pretrain") or {}
+    digest = content_hash(
+        [[dataclasses.asdict(e) for e in selection], marker.get("numbers")]
+    )
     if run.path(VIEWS).is_file():
         saved = run.read_json(VIEWS)
-        if saved["ids"] == ids:
+        if saved.get("digest") == digest:
             return saved["views"], text
     try:
         views = _dream_views(run, selection)
     except (RunError, CacheError) as error:
         return [], f"None: the experience model gave no answer ({error})."
-    run.write_json(VIEWS, {"ids": ids, "views": views})
+    run.write_json(VIEWS, {"digest": digest, "views": views})
     return views, text
 
 
@@ -143,10 +150,11 @@ def repeat_command(config: RunConfig, *command: str) -> str:
 
     It is `command`, by default `quickstart` or the control that these settings are.
     """
-    default = _flat(presets.preset(config.preset).json())
+    if config.data.base_run and not command:
+        words = ["dreamgym", "refit", config.data.base_run]
+        return shlex.join([*words, "--episodes", config.data.episodes])
+    default = _flat(_of_named_options(config).json())
     settings = _flat(config.json())
-    if config.server is not None:
-        default |= _server_defaults(config.server)
     changed = {k: v for k, v in settings.items() if v != default.get(k)}
     words = ["dreamgym", *(command or ("quickstart",))]
     for name, control in presets.RUN_CONTROLS.items():
@@ -154,8 +162,12 @@ def repeat_command(config: RunConfig, *command: str) -> str:
             words = ["dreamgym", "control", name]
             changed = {k: v for k, v in changed.items() if k not in control}
     words += ["--preset", config.preset]
+    if (lora := config.pretrain.fit.lora) is not None:
+        words += ["--lora", str(lora.rank)]
     for name, option in OPTIONS.items():
-        if changed.pop(name, None) or name == "seed":
+        # Episodes alone are learnt from without an environment, unless one is named.
+        beside = name == "env.id" and config.data.episodes and config.env.id
+        if changed.pop(name, None) or name == "seed" or beside:
             words += [option, str(settings[name])]
     for name, value in changed.items():
         words += ["--set", f"{name}={json.dumps(value)}"]
@@ -164,16 +176,25 @@ def repeat_command(config: RunConfig, *command: str) -> str:
 
 def _data_options(config: RunConfig) -> list[str]:
     """Return the options that say what a run learns from, if not the default."""
-    default = presets.preset(config.preset)
-    out = ["--env", config.env.id] if config.env.id not in ("", default.env.id) else []
+    usual = "" if config.data.episodes else presets.preset(config.preset).env.id
+    out = ["--env", config.env.id] if config.env.id not in ("", usual) else []
     return [*out, *(["--episodes", config.data.episodes] * bool(config.data.episodes))]
 
 
-def _server_defaults(server: ServerConfig) -> dict[str, Any]:
-    """Return the settings, by name, of a --server of which only the URL is given."""
-    chat = ChatConfig(base_url=server.chat.base_url, read_timeout=600.0)
-    settings = _flat(dataclasses.asdict(ServerConfig(chat=chat)), "server")
-    return {k: v for k, v in settings.items() if k != "server.chat.base_url"}
+def _of_named_options(config: RunConfig) -> RunConfig:
+    """Return the settings that the options of model and server alone stand for.
+
+    The model and the server's address are still to be named.
+    """
+    out = presets.preset(config.preset)
+    if config.model not in MODELS:
+        lora = config.pretrain.fit.lora
+        rank = None if lora is None else LoraConfig(rank=lora.rank)
+        out = presets.for_pretrained(out, lora=rank)
+    if config.server is not None:
+        server = ServerConfig(chat=ChatConfig(base_url="", read_timeout=600.0))
+        out = presets.for_server(out, server)
+    return out
 
 
 def _request(run: Run) -> Iterator[tuple[str, str]]:
@@ -210,12 +231,16 @@ def _next_steps(run: Run) -> Iterator[tuple[str, Sequence[str]]]:
         [f"dreamgym show {root}"],
     )
     yield "The full scorecard of the dream:", [f"dreamgym scorecard {root}"]
-    if run.config.env.id and run.done("s2r") is None:
+    controls = run.config.train.environment == "real"
+    if run.config.env.id and run.done("s2r") is None and not controls:
+        at_cost = "" if run.config.budget.real_steps else ", with controls at its cost"
         yield (
-            "Fine-tune in the real environment, with controls at the same cost:",
+            f"Fine-tune in the real environment{at_cost}:",
             [f"dreamgym transfer --run-dir {root}"],
         )
-    if run.config.server is None and not run.config.pretrain.permute_outcomes:
+    c = run.config
+    dreams = not controls and c.server is None and not c.data.base_run
+    if dreams and not c.pretrain.permute_outcomes:
         yield (
             "The control that must not gain, a dream fitted to permuted outcomes:",
             [

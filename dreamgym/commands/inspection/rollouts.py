@@ -50,9 +50,14 @@ def _saved_rollouts(run: Run, policy: str, update: int) -> list[Episode]:
         return read_episodes(path)
     updates = sorted(int(p.stem) for p in folder.glob("*.jsonl"))
     have = f"have {updates[0]} to {updates[-1]}" if updates else "none was kept"
+    rounds = sorted(p.name for p in folder.glob("round-*") if p.is_dir())
+    if rounds:  # each round of fine-tuning counts its own updates
+        names = ", ".join(f"{policy}/{name}" for name in rounds)
+        raise RunError(f"{path}: no rollouts; its rounds have some: --policy {names}")
+    group = "train" if policy == "dream" else "transfer"
     raise RunError(
         f"{path}: no rollouts of update {update} ({have}); a run keeps them with "
-        "--set train.keep_rollouts=32"
+        f"--set {group}.keep_rollouts=32"
     )
 
 

@@ -58,7 +58,7 @@ def compute(
         },
         "games": _games(run, "test", study),
         "real_steps": {
-            policy: policy_steps(run, policy)
+            policy: policy_steps(run, policy) + run.estimate_steps()
             for policy in STAGES.policies()
             if run.path(f"test/{policy}.jsonl").is_file()
         },
@@ -203,7 +203,8 @@ def _game_sums(
 ) -> study_table.Games:
     """Return the sum and count of a column's cost or measure, by task id."""
     if column.kind == study_table.COST:
-        costs = evaluate.game_costs(played, limited_costs(run)).get(column.name or "")
+        scored = [t for t in played if t.error is None]
+        costs = evaluate.game_costs(scored, limited_costs(run)).get(column.name or "")
         return {game: (sum(x), float(len(x))) for game, x in (costs or {}).items()}
     match = run.config.train.reward.tools.match
     rates = game_rates(played, match=match).get(column.name or "", {})

@@ -46,8 +46,14 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.config.overrides import changed_by
-from dreamgym.config.presets import preset, with_algorithm, with_control
+from dreamgym.config.presets import (
+    for_pretrained,
+    preset,
+    with_algorithm,
+    with_control,
+)
 from dreamgym.config.settings import RunConfig
+from dreamgym.config.shapes import MODELS
 from dreamgym.evaluation.pages import study_table
 from dreamgym.run.directory import RunError
 from dreamgym.stages.table import PLAYERS, POLICIES, STAGES
@@ -318,6 +324,9 @@ def config_of(study: Study, cell: Cell) -> RunConfig:
     settings = {**study.fixed, **study.variants.get(cell.get(VARIANT, ""), {}), **cell}
     settings.pop(VARIANT, None)
     config = preset(study.preset)
+    if (model := settings.get("model", config.model)) not in MODELS:
+        settings["model"] = str(Path(model).resolve())
+        config = for_pretrained(config, lora=None)
     if ALGORITHM in settings:
         config = with_algorithm(config, settings.pop(ALGORITHM))
     if CONTROL in settings:

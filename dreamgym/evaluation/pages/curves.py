@@ -14,7 +14,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from dreamgym.evaluation.metric_names import PANELS, Line, Panel
-from dreamgym.evaluation.pages.page import NO_MATH, PLOT_STYLE, figure_uri, save_figure
+from dreamgym.evaluation.pages.page import PLOT_STYLE, figure_uri, save_figure
 from dreamgym.evaluation.printable import printable
 from worldmodel.data.json_reading import read_json_rows
 
@@ -106,12 +106,11 @@ def figures(curves: Mapping[str, Curve]) -> list[dict[str, str]]:
 def plot_curves(folder: Path, path: Path) -> None:
     """Plot all panels of a run into one PNG file."""
     curves = read_curves(folder)
-    with matplotlib.rc_context(NO_MATH):
-        figure, grid = plt.subplots(2, 4, figsize=(16, 7.2))
-        for axis, panel in zip(grid.ravel(), PANELS, strict=False):
-            draw(axis, panel, curves)
-            rows = math.ceil(min(len(axis.lines), MAX_LABELS) / LEGEND_COLUMNS)
-            axis.set_title(panel.title, pad=14 + 15 * rows)  # above the legend
-        for axis in grid.ravel()[len(PANELS) :]:
-            axis.axis("off")
-        save_figure(figure, path)
+    figure, grid = plt.subplots(2, 4, figsize=(16, 7.2))
+    for axis, panel in zip(grid.ravel(), PANELS, strict=False):
+        draw(axis, panel, curves)
+        rows = math.ceil(min(len(axis.lines), MAX_LABELS) / LEGEND_COLUMNS)
+        axis.set_title(panel.title, pad=14 + 15 * rows)  # above the legend
+    for axis in grid.ravel()[len(PANELS) :]:
+        axis.axis("off")
+    save_figure(figure, path)

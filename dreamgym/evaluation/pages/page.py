@@ -23,8 +23,9 @@ from worldmodel.data.records import atomic_write
 GREY = "#7f8791"
 """The ink of axes and labels, legible on white and on near-black."""
 COLOURS = ("#3d85c6", "#e0812f", "#3d9d6a", "#9270c4", "#cc5b5b", "#4aa3a8", "#b08d2e")
-NO_MATH: Any = {"text.parse_math": False}
-"""A family may be called `$x`, which is no formula."""
+matplotlib.rcParams["text.parse_math"] = False
+# Families, runs and columns have names of others: `$x$` is no formula, and half of one
+# would be an error.
 PLOT_STYLE: Any = {  # keys that matplotlib types as literals
     "axes.edgecolor": GREY,
     "axes.labelcolor": GREY,
@@ -42,7 +43,6 @@ PLOT_STYLE: Any = {  # keys that matplotlib types as literals
     "grid.color": GREY,
     "axes.prop_cycle": cycler(color=COLOURS),
     "svg.fonttype": "path",
-    **NO_MATH,
 }
 
 

@@ -338,10 +338,12 @@ def _differences(row: Row, other: Row, columns: Mapping[str, str]) -> Iterable[s
         column = GameColumn.of(path)
         if column is None or column.baseline is not None:
             continue
-        difference = _paired(
+        games = [
             (column.games(a, column.policy), column.games(b, column.policy))
             for a, b in pairs
-        )
-        if difference is not None and (difference["low"] or difference["high"]):
+        ]
+        if all(a[g] == b[g] for a, b in games for g in a if g in b):
+            continue
+        if (difference := _paired(games)) is not None:
             text = _number_text(difference, signed=True)
             yield f"- {name}: {text}, {difference['count']:.0f} games"

@@ -9,7 +9,7 @@ from dreamgym.commands import planning
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run, RunError
 from tests import doubles
-from worldmodel.data.records import write_episodes
+from worldmodel.data.records import read_episodes, write_episodes
 
 CORRIDOR = "tests.doubles:Corridor"
 
@@ -51,6 +51,17 @@ def test_the_gain_is_paired_by_game(tmp_path):
     text = planning.table(result | {"policies": {"bc": idle}})
     assert text.endswith("the difference is that of other draws.")
     assert "bc took no dreamed step" in text
+
+
+def test_fewer_games_are_paired_with_those_of_the_source(tmp_path):
+    """Planning is slow: `--set evaluate.tasks` may ask for fewer."""
+    source = played(tmp_path / "a", "none", 2)
+    planned = played(tmp_path / "b", "mpc", 5)
+    games = read_episodes(planned.path("test/bc.jsonl"))
+    write_episodes(planned.path("test/bc.jsonl"), [games[4], games[0]])
+    row = planning.gains(planned, source)["policies"]["bc"]
+    assert row["difference"]["episodes"] == 2
+    assert row["difference"]["mean"] == pytest.approx(0.5)  # game 0 was won before
 
 
 def test_a_run_without_test_games_has_nothing_to_plan(tmp_path):

@@ -4,12 +4,15 @@ import dataclasses
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dreamgym import cli
 from dreamgym.build import chat as run_chat
 from dreamgym.commands.studies import study, study_file
 from dreamgym.config.presets import RUN_CONTROLS, preset
+from dreamgym.envs.failures import EnvironmentDown
+from dreamgym.evaluation.statistics import bonett_price
 from dreamgym.run import directory
 from dreamgym.run import stage as stage_module
 from dreamgym.run.directory import SCHEMA, RunError
@@ -189,10 +192,25 @@ def test_a_cell_that_fails_is_told_and_the_others_run(tmp_path, monkeypatch, cap
     assert f"cell {name}" in output.err  # at once, and in the end
     assert f"study: 2 cells failed, and are blank:\n  {name}\n" in output.err
     assert cli.main([*command, "--table"]) == 0
+    for error in (EnvironmentDown("gone"), BlockingIOError("another command")):
+        fault = error  # what `failing` raises
+        tried.clear()
+        assert cli.main(command) == 2
+        assert len(tried) > 1
     tried.clear()
     fault = run_chat.ServerLost("nobody there")  # nor will there be for the next
     assert cli.main(command) == 2
     assert len(tried) == 1
+
+
+def test_a_cell_of_a_pretrained_model_has_the_steps_of_one(tmp_path):
+    """As `--model DIR` has."""
+    text = TEXT.replace("[grid]", f'"model" = "{tmp_path}"\n[grid]')
+    grid = study_file.read_study(write_study(tmp_path, text))
+    config = study_file.config_of(grid, next(study_file.cells(grid)))
+    assert config.model == str(tmp_path.resolve())
+    assert config.train.update.learning_rate == 1e-5
+    assert config.bc.fit.optimizer.name == "adamw"
 
 
 def test_a_column_that_is_not_there_is_named(tmp_path):
@@ -290,7 +308,8 @@ def test_policies_are_played_without_a_dream(tmp_path, monkeypatch):
         "| no history | 30 | 2 of 2 | 0.500 [0.095, 0.905] | 0.0"
     )
     assert output[7] == "no history 20 minus all 20, same seeds, same games:"
-    assert output[9] == "- long: -1.000 [-1.000, -1.000], 2 games"
+    _, high = bonett_price(-np.ones(2))
+    assert output[9] == f"- long: -1.000 [-1.000, {high:+.3f}], 2 games"
     assert study.plot(of, tmp_path / "r").is_file()
 
 

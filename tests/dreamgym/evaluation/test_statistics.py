@@ -7,6 +7,7 @@ from dreamgym.evaluation.statistics import (
     bonett_price,
     difference_text,
     mean_of_games,
+    paired_by_game,
     paired_difference,
     pareto_front,
     rate,
@@ -109,6 +110,11 @@ def test_the_interval_is_that_of_the_mean_of_differences():
     assert got["low"] > 0  # the first is the better one
 
 
+def wins_and_losses(more, fewer, count):
+    """Return differences: games that the first alone won, the second alone, others."""
+    return np.repeat([1.0, -1.0, 0.0], [more, fewer, count - more - fewer])
+
+
 def test_the_interval_of_wins_and_losses_by_hand():
     """b = 5 and c = 1 of 20 games: p = 6/22, q = 2/22."""
     a = [1.0] * 5 + [0.0] * 1 + [1.0] * 10 + [0.0] * 4
@@ -120,7 +126,7 @@ def test_the_interval_of_wins_and_losses_by_hand():
     assert got["low"] == pytest.approx(middle - half)
     assert got["high"] == pytest.approx(middle + half)
     # The example of ci.prop.ps in the R package statpsych.
-    published = bonett_price(26, 4, 48)
+    published = bonett_price(wins_and_losses(26, 4, 48))
     np.testing.assert_allclose(published, (0.2548067, 0.6251933), atol=1e-7)
     # Eight games that differ in nothing do not show that nothing differs.
     same = paired_difference([1.0, 0.0] * 4, [1.0, 0.0] * 4, seed=0)
@@ -134,9 +140,9 @@ def test_the_interval_of_few_games_holds_the_difference_as_often_as_it_says(game
     held = bootstrapped = 0
     for _ in range(300):
         more, fewer, same = rng.multinomial(games, [p, q, 1 - p - q])
-        low, high = bonett_price(int(more), int(fewer), games)
-        held += low <= p - q <= high
         d = np.repeat([1.0, -1.0, 0.0], [more, fewer, same])
+        low, high = bonett_price(d)
+        held += low <= p - q <= high
         means = d[rng.integers(0, games, (400, games))].mean(1)
         low, high = np.percentile(means, [2.5, 97.5])
         bootstrapped += low <= p - q <= high
@@ -165,9 +171,26 @@ def test_pairing_over_the_same_games_is_what_narrows_the_interval():
     assert apart["high"] - apart["low"] > 1.5 * (paired["high"] - paired["low"])
 
 
-def test_a_constant_difference_has_no_width():
-    got = paired_difference([1.0, 1.0, 0.5], [0.5, 0.5, 0.0], seed=0)
-    np.testing.assert_allclose((got["mean"], got["low"], got["high"]), 0.5, rtol=1e-9)
+@pytest.mark.parametrize(("games", "seeds"), [(4, 3), (8, 3), (16, 3), (16, 2)])
+def test_equal_policies_over_several_seeds_rarely_differ(games, seeds):
+    """Means over seeds are no whole numbers, and few games are few."""
+    rng, excluded = np.random.default_rng(0), 0
+    for _ in range(400):
+        easy = rng.random(games)
+        won = [rng.random((seeds, games)) < easy for _ in range(2)]
+        rows = [
+            (f"g{g}", float(won[0][s, g]), float(won[1][s, g]))
+            for s in range(seeds)
+            for g in range(games)
+        ]
+        interval = paired_by_game(rows, seed=0)
+        excluded += not interval["low"] <= 0 <= interval["high"]
+    assert excluded / 400 < 0.06
+
+
+def test_a_constant_difference_beyond_one_has_no_width():
+    got = paired_difference([3.0, 3.0, 2.5], [0.5, 0.5, 0.0], seed=0)
+    np.testing.assert_allclose((got["mean"], got["low"], got["high"]), 2.5, rtol=1e-9)
 
 
 def test_draws_may_be_few_and_the_seed_decides():

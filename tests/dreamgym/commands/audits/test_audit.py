@@ -8,6 +8,7 @@ from rich.console import Console
 
 from dreamgym.build.loop_checkpoint import LoopCheckpoint
 from dreamgym.build.real import environments
+from dreamgym.cli import main
 from dreamgym.commands.audits import robustness as command
 from dreamgym.commands.audits.card import cards, table
 from dreamgym.commands.inspection.rollouts import show_rollouts
@@ -215,3 +216,31 @@ def sorted_state(state):
     """The lines in the corridor's own order."""
     by_name = {line.split()[0]: line for line in state}
     return tuple(by_name[name] for name in ("at", "goal", "end", "said"))
+
+
+def test_rollouts_of_rounds_are_found_by_their_names(tmp_path):
+    run = Run(tmp_path / "r", preset("tiny", {"env.id": "tests.doubles:Corridor"}))
+    folder = run.path("rollouts/s2r/round-1")
+    folder.mkdir(parents=True)
+    write_episodes(folder / "00001.jsonl", [doubles.expert(TASKS[0])])
+    with pytest.raises(RunError, match=r"--policy s2r/round-1"):
+        show_rollouts(run, Console(file=io.StringIO()), 1, policy="s2r")
+    file = io.StringIO()
+    show_rollouts(run, Console(file=file), 1, policy="s2r/round-1")
+    assert "rollouts that it kept" in file.getvalue()
+    with pytest.raises(RunError, match=r"--set transfer.keep_rollouts=32"):
+        show_rollouts(run, Console(file=file), 1, policy="real_only")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--update", "1", "--html", "x.html"], "drop --all, --html and --step"),
+        (["--update", "1", "--all"], "drop --all, --html and --step"),
+        (["--policy", "s2r"], "--policy has no effect without --update or --why"),
+    ],
+)
+def test_options_without_effect_are_refused(tmp_path, capsys, options, message):
+    Run(tmp_path / "r", preset("tiny", {"env.id": "tests.doubles:Corridor"}))
+    assert main(["show", str(tmp_path / "r"), *options]) == 2
+    assert message in capsys.readouterr().err

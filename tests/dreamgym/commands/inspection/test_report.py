@@ -6,13 +6,17 @@ import types
 
 import pytest
 
+from dreamgym.cli.main import _parser
+from dreamgym.cli.options import config_of
 from dreamgym.commands.inspection import report
 from dreamgym.commands.results import read_results
 from dreamgym.config.overrides import changed_by
-from dreamgym.config.presets import preset, with_control
+from dreamgym.config.presets import for_pretrained, for_server, preset, with_control
 from dreamgym.config.stages import EnvConfig, ServerConfig
 from dreamgym.run.directory import Run, RunError
 from tests import doubles
+from worldmodel.backbone.config import LoraConfig
+from worldmodel.backbone.weights import save_model
 from worldmodel.chat.config import ChatConfig
 from worldmodel.data.records import write_episodes
 from worldmodel.experience.base import Prediction
@@ -118,11 +122,76 @@ def test_the_command_of_a_run_repeats_it():
         "dreamgym control real-play --preset default --seed 0 --budget 900"
     )
     chat = ChatConfig(base_url="http://h/v1", read_timeout=600.0, model="m")
-    served = preset("tiny", server=ServerConfig(chat=chat))
+    served = for_server(preset("tiny"), ServerConfig(chat=chat))
     assert report.repeat_command(served) == (
         "dreamgym quickstart --preset tiny --seed 0 --server http://h/v1 "
         "--server-model m"
     )
+
+
+def parsed(command):
+    """Return the settings that the command line reads from a command."""
+    words = shlex.split(command)[1:]
+    return config_of(_parser().parse_args(words))
+
+
+@pytest.mark.parametrize(
+    "kind", ["plain", "episodes", "both", "lora", "model", "server"]
+)
+def test_the_command_of_a_run_is_read_as_its_settings(tmp_path, kind):
+    """Also where an option changes what a setting would be without it."""
+    path = tmp_path / "e.jsonl"
+    write_episodes(path, [episode("x", "coin", True)])
+    save_model(tmp_path / "model", doubles.model(), doubles.tokenizer())
+    model = {"model": str((tmp_path / "model").resolve())}
+    recorded = {"data.episodes": str(path.resolve())}
+    chat = ChatConfig(base_url="http://h/v1", read_timeout=600.0, model="m")
+    config = {
+        "plain": lambda: preset("default", {"train.update.learning_rate": 3e-4}),
+        "episodes": lambda: preset("default", recorded | {"env.id": ""}),
+        # The preset's own environment, which --episodes alone leaves out.
+        "both": lambda: preset("default", recorded),
+        "lora": lambda: for_pretrained(
+            preset("default", model), lora=LoraConfig(rank=8)
+        ),
+        # What a preset has, where the option stands for another value.
+        "model": lambda: changed_by(
+            for_pretrained(preset("default", model), lora=None),
+            {"train.update.learning_rate": 1e-3},
+        ),
+        "server": lambda: changed_by(
+            for_server(preset("default"), ServerConfig(chat=chat)),
+            {"expert_iteration.rounds": 3},
+        ),
+    }[kind]()
+    assert parsed(report.repeat_command(config)) == config
+
+
+def test_the_command_of_a_refit_names_what_it_goes_on_from():
+    config = preset("tiny", {"data.base_run": "/r/a", "data.episodes": "/e.jsonl"})
+    assert report.repeat_command(config) == ("dreamgym refit /r/a --episodes /e.jsonl")
+
+
+def test_episodes_are_dreamed_again_where_others_have_the_same_names(run, monkeypatch):
+    """As test games have, whatever was played there."""
+    model = Still()
+    monkeypatch.setattr(report, "load_experience", lambda *_, **__: model)
+    write_episodes(run.path("test/dream.jsonl"), [episode("x", "coin", True)])
+    before, _ = report.episode_views(run)
+    write_episodes(run.path("test/dream.jsonl"), [episode("x", "coin", False)])
+    after, _ = report.episode_views(run)
+    assert len(before[0]["steps"]) != len(after[0]["steps"])
+
+
+def test_a_control_is_not_told_to_dream(tmp_path):
+    settings = {"env.id": "tests.doubles:Corridor", "budget.real_steps": 900}
+    config = with_control(preset("tiny", settings), "real-play")
+    text = str(list(report._next_steps(Run(tmp_path / "c", config))))
+    assert "permuted outcomes" not in text
+    assert "Fine-tune" not in text
+    budget = Run(tmp_path / "b", preset("tiny", settings))
+    text = str(list(report._next_steps(budget)))
+    assert "Fine-tune in the real environment:" in text  # it has no controls
 
 
 def test_how_to_go_on_depends_on_what_was_done(run):

@@ -89,7 +89,7 @@ def test_rates_of_other_files_are_pooled_by_their_counts_and_numbers_by_range():
 def test_one_seed_has_no_range_and_text_stays_text():
     output, _ = shown(Row(("all",), 1, [cell(0, "1111", "1111", seconds="fast")]))
     assert output["trained"] == "1.000 [0.510, 1.000]"
-    low, high = bonett_price(0, 0, 4)
+    low, high = bonett_price(np.zeros(4))
     assert output["gain"] == f"+0.000 [{low:+.3f}, {high:+.3f}]"
     assert output["seconds"] == "fast"
 
@@ -102,9 +102,16 @@ def test_differences_are_of_the_same_seeds_and_games():
     at = below.index("a minus b, same seeds, same games:")
     assert below[at + 1].startswith("- trained: +0.667 [")
     assert below[at + 1].endswith("3 games")
-    low, _ = bonett_price(2, 0, 2)
+    low, _ = bonett_price(np.ones(2))
     assert below[at + 2] == f"- coin: +1.000 [{low:+.3f}, +1.000], 2 games"
     assert shown(row, Row(("c",), 2, []))[1] == below[: at - 1]
+
+
+def test_policies_that_both_share_differ_in_nothing():
+    """Whatever interval equal games have."""
+    cells = [cell(0, "1100", "0100")]
+    _, below = shown(Row(("a",), 1, cells), Row(("b",), 1, cells))
+    assert not [line for line in below if line.startswith("- ")]
 
 
 def costly(seed, costs, calls):
@@ -154,7 +161,7 @@ def test_games_played_by_several_seeds_are_one_draw():
     """The interval of a hundred copies of two games is that of the two."""
     copies = [cell(seed, "10--", "00--") for seed in range(100)]
     result = study_table.number(Row(("a",), 100, copies), "gain", COLUMNS["gain"])
-    expected = (0.5, *bonett_price(1, 0, 2))
+    expected = (0.5, *bonett_price(np.array([1.0, 0.0])))
     assert (result["mean"], result["low"], result["high"]) == expected
     rng = np.random.default_rng(0)
     many = ["".join(rng.choice(["0", "1"], 4)) for _ in range(100)]
