@@ -34,8 +34,8 @@ def policy_stages(run: Run, policy: str) -> list[str]:
     return [STAGES.policies()[policy], *shield]
 
 
-def write_results(run: Run) -> dict[str, Any]:
-    """Write results.json, table.md and the plots; return the content of results.json.
+def results_of(run: Run) -> dict[str, Any]:
+    """Return the content of results.json, of the stages that are done.
 
     The `real_transitions` of a policy are the real steps of all stages that it depends
     on, without test episodes.
@@ -99,6 +99,12 @@ def write_results(run: Run) -> dict[str, Any]:
     if run.path("off_policy.json").is_file():
         results["off_policy"] = run.read_json("off_policy.json")
     results["verdict"] = verdict(evidence_of(run, results))
+    return results
+
+
+def write_results(run: Run) -> dict[str, Any]:
+    """Write results.json, table.md and the plots; return what results.json holds."""
+    results = results_of(run)
     run.write_json("results.json", results)
     report.write(run.root, results)
     return results
