@@ -154,6 +154,7 @@ def repeat_command(config: RunConfig, *command: str) -> str:
         words = ["dreamgym", "refit", config.data.base_run]
         return shlex.join([*words, "--episodes", config.data.episodes])
     default = _flat(_of_named_options(config).json())
+    default.pop("server.chat.base_url", None)  # it has to be named
     settings = _flat(config.json())
     changed = {k: v for k, v in settings.items() if v != default.get(k)}
     words = ["dreamgym", *(command or ("quickstart",))]
@@ -184,7 +185,7 @@ def _data_options(config: RunConfig) -> list[str]:
 def _of_named_options(config: RunConfig) -> RunConfig:
     """Return the settings that the options of model and server alone stand for.
 
-    The model and the server's address are still to be named.
+    The model is still to be named.
     """
     out = presets.preset(config.preset)
     if config.model not in MODELS:
@@ -192,7 +193,9 @@ def _of_named_options(config: RunConfig) -> RunConfig:
         rank = None if lora is None else LoraConfig(rank=lora.rank)
         out = presets.for_pretrained(out, lora=rank)
     if config.server is not None:
-        server = ServerConfig(chat=ChatConfig(base_url="", read_timeout=600.0))
+        address = config.server.chat.base_url
+        chat = ChatConfig(base_url=address, read_timeout=600.0)
+        server = ServerConfig(chat=chat)
         out = presets.for_server(out, server)
     return out
 

@@ -308,7 +308,7 @@ def test_policies_are_played_without_a_dream(tmp_path, monkeypatch):
         "| no history | 30 | 2 of 2 | 0.500 [0.095, 0.905] | 0.0"
     )
     assert output[7] == "no history 20 minus all 20, same seeds, same games:"
-    _, high = bonett_price(-np.ones(2))
+    _, high = bonett_price(-np.ones(1))  # a game, by two seeds
     assert output[9] == f"- long: -1.000 [-1.000, {high:+.3f}], 2 games"
     assert study.plot(of, tmp_path / "r").is_file()
 

@@ -125,8 +125,10 @@ def test_pairs_are_games_where_both_were_scored():
     assert got["mean"] == pytest.approx(1 / 3)
     back = evaluate.paired([lost, won, lost], [won, won, lost], seed=0)
     np.testing.assert_allclose(back["mean"], -1 / 3, rtol=1e-9)
-    with pytest.raises(ValueError, match="zip"):
-        evaluate.paired([won], [won, lost], seed=0)
+    # Games that one of them has not played have no pair.
+    other = doubles.trajectory(dataclasses.replace(A, id="other"), WIN)
+    assert evaluate.paired([other, won], [won, lost], seed=0)["episodes"] == 1
+    assert evaluate.paired([other], [won], seed=0)["mean"] is None
 
 
 def test_a_game_played_in_several_runs_is_one_draw():
