@@ -63,7 +63,7 @@ def results_of(run: Run) -> dict[str, Any]:
             name: evaluate.summary(trajectories, real_transitions=cost[name])
             | {"note": _note(run, name)}
             | _tool_use(run, trajectories)
-            | {"costs": evaluate.costs(_scored(trajectories), limited_costs(run))}
+            | {"costs": evaluate.costs(_scored_games(trajectories), limited_costs(run))}
             for name, trajectories in played.items()
         },
         "families": families,
@@ -79,7 +79,7 @@ def results_of(run: Run) -> dict[str, Any]:
         for family, row in families.items():
             part = {n: evaluate.by_family(t)[family] for n, t in played.items()}
             row["paired"] = paired_differences(run, part)
-    else:
+    elif not run.config.env.id:
         results["skipped"] = environments.NO_ENV
     results["real_transitions"] = {
         name: count
@@ -170,7 +170,8 @@ def read_results(run: Run) -> dict[str, Any]:
     return results
 
 
-def _scored(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+def _scored_games(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+    """Return the games that have a score, of which alone means are taken."""
     return [t for t in trajectories if t.error is None]
 
 

@@ -93,8 +93,9 @@ def declared_copies(env: gymnasium.Env) -> int | None:
     Raises:
       ValueError: `max_copies` is no number.
     """
-    copies = _declared(env, "max_copies", 0.0)
-    return int(copies) if copies else None
+    if getattr(env.unwrapped, "max_copies", None) in (None, math.inf):
+        return None
+    return max(int(_declared(env, "max_copies", 1.0)), 1)
 
 
 def _declared(env: gymnasium.Env, name: str, usual: float) -> float:
@@ -106,7 +107,8 @@ def _declared(env: gymnasium.Env, name: str, usual: float) -> float:
     value = getattr(env.unwrapped, name, usual)
     if value is None or value == math.inf:
         return 0.0
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or value < 0:
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not is_number or not float(value) >= 0:
         raise ValueError(
             f"{type(env.unwrapped).__name__}.{name} must be a number of at least 0, or "
             f"None for no limit, got {value!r:.60}"

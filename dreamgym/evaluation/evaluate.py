@@ -137,7 +137,7 @@ def by_family(trajectories: Sequence[Trajectory]) -> dict[str, list[Trajectory]]
 def paired(
     a: Sequence[Trajectory], b: Sequence[Trajectory], *, seed: int
 ) -> dict[str, float | None]:
-    """Return the success of a minus b in tasks that both have played, by task.
+    """Return the success of a minus b in tasks that both have played.
 
     Where both are scored. A task that was played several times is paired in order.
     """
@@ -152,7 +152,7 @@ def paired(
         if x.error is None and y.error is None:
             won = float(bool(x.episode.success)), float(bool(y.episode.success))
             rows.append((x.episode.task.id, *won))
-    return paired_by_game(rows, seed=seed)
+    return paired_by_game(rows, seed=seed, of_wins=True)
 
 
 def trajectories(path: Path) -> list[Trajectory]:

@@ -107,12 +107,17 @@ def bonett_price(differences: Float[np.ndarray, " N"]) -> tuple[float, float]:
 
 
 def paired_difference(
-    a: Sequence[float], b: Sequence[float], *, seed: int, draws: int = 10_000
+    a: Sequence[float],
+    b: Sequence[float],
+    *,
+    seed: int,
+    of_wins: bool = False,
+    draws: int = 10_000,
 ) -> dict[str, float | None]:
     """Return the mean of a - b over the same games, with a 95 % interval.
 
-    Where all differences lie in [-1, 1], as those of wins, it is the interval of
-    `bonett_price`, else that of a bootstrap over games, which is too narrow for few.
+    Where the values are shares of won games (`of_wins`) it is that of `bonett_price`,
+    else that of a bootstrap over games: of costs nobody knows what two more would be.
     Without a game there is none: mean, low and high are None.
 
     Raises:
@@ -123,7 +128,7 @@ def paired_difference(
     if not len(a):
         return {"mean": None, "low": None, "high": None, "episodes": 0}
     d = np.asarray(a, float) - np.asarray(b, float)
-    if (np.abs(d) <= 1).all():
+    if of_wins:
         low, high = bonett_price(d)
         return {"mean": float(d.mean()), "low": low, "high": high, "episodes": len(d)}
     rng = np.random.default_rng(seed)
@@ -157,9 +162,9 @@ def mean_of_games(
 
 
 def paired_by_game(
-    rows: Iterable[tuple[str, float, float]], *, seed: int
+    rows: Iterable[tuple[str, float, float]], *, seed: int, of_wins: bool = False
 ) -> dict[str, float | None]:
-    """Return the mean of a - b over rows (game, a, b), resampled by game.
+    """Return the mean of a - b over rows (game, a, b), with an interval over games.
 
     Runs of several seeds play the same games: those are one draw, not several.
     """
@@ -168,7 +173,7 @@ def paired_by_game(
         games.setdefault(game, []).append((a, b))
     means = [np.mean(pairs, axis=0) for pairs in games.values()]
     difference = paired_difference(
-        [m[0] for m in means], [m[1] for m in means], seed=seed
+        [m[0] for m in means], [m[1] for m in means], seed=seed, of_wins=of_wins
     )
     return difference | {"episodes": sum(map(len, games.values()))}
 

@@ -41,7 +41,7 @@ from dreamgym.run.display import progress_bar
 from worldmodel.data.rates import Rate
 from worldmodel.data.records import Episode, read_episodes, write_episodes
 
-OF_ENV = ("deterministic", "listed_actions", "listed_actions_of")
+ENVIRONMENT_NUMBERS = ("deterministic", "listed_actions", "listed_actions_of")
 """What the stage's numbers say of the environment, which a refit takes over."""
 MAX_BROKEN_SHARE = 0.1
 """The share of the episodes that broke above which collection says so."""
@@ -57,7 +57,9 @@ def body(run: Run) -> dict[str, Any]:
         source = Run.open(run.config.data.base_run)
         limit = StepLimit(step_limit(source), f"that of {source.root}")
         collected = source.numbers("collect")
-        inherited = {name: collected[name] for name in OF_ENV if name in collected}
+        inherited = {
+            name: collected[name] for name in ENVIRONMENT_NUMBERS if name in collected
+        }
         episodes = joined(source, run.config.data.episodes)
         return _write(run, *episodes, limit) | inherited
     if run.config.data.episodes:

@@ -71,6 +71,11 @@ class ExperienceConfig:
                 f"{self.history}, {self.demonstrations}, {self.context_budget} and "
                 f"{self.retries}"
             )
+        if self.demonstration_states and not self.demonstrations:
+            raise ValueError(
+                "demonstration_states adds to demonstrations, of which there are none: "
+                "set demonstrations to 1 or more"
+            )
         if min(self.reasoning_tokens, self.state_tokens) < 1:
             raise ValueError("reasoning_tokens and state_tokens must be >= 1")
         if self.temperature < 0 or not (

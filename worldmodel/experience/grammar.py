@@ -75,7 +75,7 @@ def variation_grammar(
     instruction_tokens: int,
     state_tokens: int,
     *,
-    instructed: bool = True,
+    has_instruction: bool = True,
 ) -> Grammar:
     """Return the grammar: instruction state lines end.
 
@@ -83,7 +83,7 @@ def variation_grammar(
       instruction_tokens: those of an instruction, at most; `state_tokens` those of the
         lines of a state with their numbers. Where more are needed, the tokens that
         close them are forced.
-      instructed: whether an instruction has at least one token.
+      has_instruction: whether an instruction has at least one token.
     """
     c, size = tok.control, tok.vocab_size
     text = tok.text_mask()
@@ -93,7 +93,7 @@ def variation_grammar(
     allowed[1, [c(f"line{i}") for i in range(MAX_LINES)] + [c("end")]] = True
     closing_tokens[1, c("end")] = True
     first[0], first[1, c("line0")] = text, True
-    first[0, c("state")] = not instructed
+    first[0, c("state")] = not has_instruction
     return Grammar(
         allowed,
         first,

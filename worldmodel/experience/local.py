@@ -415,7 +415,7 @@ class LocalExperienceModel(CachingExperienceModel):
             self.config,
             instruction_tokens,
             state_tokens,
-            instructed=all(t.instruction for t in tasks),
+            has_instruction=all(t.instruction for t in tasks),
         )
         contexts = [prompts.variation_ids(tok, t) for t in tasks]
         room = self.model.config.max_position_embeddings - max_tokens
@@ -432,7 +432,9 @@ class LocalExperienceModel(CachingExperienceModel):
         for i, row in zip(fitting, sampled, strict=True):
             task, length = tasks[i], int(row.length[0])
             parsed = prompts.parse_variation(
-                tok, row.ids[0, :length].tolist(), instructed=bool(task.instruction)
+                tok,
+                row.ids[0, :length].tolist(),
+                has_instruction=bool(task.instruction),
             )
             was_cut = not row.sampled[0, :length].all()
             if parsed is not None and not was_cut:

@@ -225,7 +225,9 @@ class PromptedExperienceModel(CachingExperienceModel):
     def _parse_variation(self, task: Task, reply: ChatReply | ChatError) -> Task | None:
         if not isinstance(reply, ChatReply):
             return None
-        parsed = prompting.read_variation(reply.text, instructed=bool(task.instruction))
+        parsed = prompting.read_variation(
+            reply.text, has_instruction=bool(task.instruction)
+        )
         if parsed is None:
             return None
         state_format = self._state_formats.get(task.family)

@@ -150,16 +150,16 @@ def read_reply(text: str) -> Reply:
         return Reply("", (), 0.0, "go", f"malformed: {error}")
 
 
-def read_variation(text: str, *, instructed: bool = True) -> Variation | None:
+def read_variation(text: str, *, has_instruction: bool = True) -> Variation | None:
     """Return a task and its initial state, or None where the reply is malformed.
 
-    Tasks have an instruction if they are `instructed`.
+    Without `has_instruction` the instruction may be empty.
     """
     try:
         row = json_object(text, ("instruction", "initial_state"))
         instruction = _line(row["instruction"], "instruction").strip()
         state = _state(row["initial_state"], "initial_state")
-        well_formed = state and (instruction or not instructed)
+        well_formed = state and (instruction or not has_instruction)
         return Variation(instruction, state) if well_formed else None
     except (ValueError, RecursionError):
         return None

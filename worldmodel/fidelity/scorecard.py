@@ -280,14 +280,12 @@ def _rewards(
 def _near_misses(
     model: ExperienceModel, queries: Sequence[cases.NearMiss], usual: float
 ) -> dict[str, Any]:
-    """Return how often a winning action is rewarded one step too early.
-
-    Rewarded means more than the `usual` reward of a step, and more than 0.
-    """
+    """Return how often a winning action earns more than usual one step too early."""
     answers = model.predict([c.query for c in queries]) if queries else []
     wrong = Rate()
     for answer in (a for a in answers if a.error is None):
-        wrong.add(answer.reward > max(usual, 0.0) or answer.outcome == "win")
+        more = answer.reward > max(usual, 0.0) and not same_reward(answer.reward, usual)
+        wrong.add(more or answer.outcome == "win")
     return wrong.json() | {"known": sum(c.known_failure for c in queries)}
 
 

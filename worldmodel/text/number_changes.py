@@ -130,7 +130,7 @@ def _sum(parts: Iterable[_AtHand]) -> _AtHand:
     return _AtHand(*map(sum, columns))
 
 
-class _AtHandNumbers:
+class _NumberIndex:
     """The numbers that action, task and state hold, of the state by kind of lines."""
 
     def __init__(self, in_texts: set[Decimal], state: State):
@@ -168,7 +168,7 @@ def change_rule(episodes: Iterable[Episode]) -> ChangeRule | None:
             if after == t.next_state:
                 continue
             in_action = _values([t.action])
-            numbers = _AtHandNumbers(in_action | _values([e.task.instruction]), t.state)
+            numbers = _NumberIndex(in_action | _values([e.task.instruction]), t.state)
             for line, new in zip(t.next_state, after, strict=True):
                 kind = _kind(line)
                 if line == new or kind not in numbers.kinds:

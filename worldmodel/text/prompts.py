@@ -433,7 +433,7 @@ def parse_turn(tok: AnyTokenizer, ids: Sequence[int]) -> tuple[str, str | None]:
 
 
 def parse_variation(
-    tok: AnyTokenizer, ids: Sequence[int], *, instructed: bool = True
+    tok: AnyTokenizer, ids: Sequence[int], *, has_instruction: bool = True
 ) -> tuple[str, State] | None:
     """Return (instruction, initial state), or None where the reply is malformed."""
     parts = _split(tok, ids)
@@ -441,7 +441,8 @@ def parse_variation(
     state = [tok.decode(run) for name, run in parts if name.startswith("line")]
     order = [f"line{min(i, MAX_LINES - 1)}" for i in range(len(state))]
     expected = ["state", *order, "end"]
-    if [name for name, _ in parts[1:]] != expected or (instructed and not instruction):
+    lacks_instruction = has_instruction and not instruction
+    if [name for name, _ in parts[1:]] != expected or lacks_instruction:
         return None
     good = all(x.strip() and len(x.splitlines()) == 1 for x in state)
     return (instruction, tuple(state)) if good and state else None

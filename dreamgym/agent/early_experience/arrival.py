@@ -67,7 +67,7 @@ class BranchPoint:
         return actions
 
     def _is_fork(self, env: gymnasium.Env) -> bool:
-        """Whether it is a fork, which keeps no deadline of its own."""
+        """Return whether it is a fork, which keeps no deadline of its own."""
         return env is not self.env
 
     def branch(self, step: int, action: str) -> Branch | None:

@@ -64,7 +64,15 @@ def plays_dev_games(run: Run, *names: str) -> bool:
     if not dev_games(run):
         return False
     left = run.real_steps.left
-    return left is None or dev_game_steps(run, *names) <= left
+    if left is None:
+        return True
+    new = len(_new_players(run, names))
+    # The last of the games that are planned begins only where those of a longest one
+    # are left.
+    planned = _planned_steps(run, dev_games(run))
+    few = min(dev_games(run), budget.MIN_DEV_GAMES) - 1
+    longest = _planned_steps(run, few) + step_limit(run)
+    return new * max(planned, longest) <= left
 
 
 def dev_game_steps(run: Run, *names: str, later: int = 0) -> int:
@@ -73,19 +81,17 @@ def dev_game_steps(run: Run, *names: str, later: int = 0) -> int:
     Players that have played already take none. `later` is the number of players of
     later stages, which have not.
     """
-    new = [n for n in names if not _record(run, n).is_file()]
-    return (len(new) + later) * _planned_steps(run)
+    players = len(_new_players(run, names)) + later
+    return players * _planned_steps(run, dev_games(run))
 
 
-def _planned_steps(run: Run) -> int:
-    """Return the real steps that are planned for the dev tasks of one player.
+def _planned_steps(run: Run, games: int) -> int:
+    return math.ceil(games * _dev_game_steps(run))
 
-    They pay for MIN_DEV_GAMES of the longest games: a game begins only where the steps
-    of the longest one are left.
-    """
-    games = dev_games(run)
-    longest = min(games, budget.MIN_DEV_GAMES) * step_limit(run)
-    return max(math.ceil(games * _dev_game_steps(run)), longest)
+
+def _new_players(run: Run, names: Sequence[str]) -> list[str]:
+    """Return the players that have not played their dev games yet."""
+    return [n for n in names if not _record(run, n).is_file()]
 
 
 def _record(run: Run, name: str) -> Path:

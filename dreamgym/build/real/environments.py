@@ -124,15 +124,25 @@ def _tasks(run: Run, first: int, end: int) -> list[Task]:
         raise RunError(f"environment {run.config.env.id!r} has no test task")
     # Checked against the episodes themselves: an environment may list a task in two
     # splits, and a score on it would measure memory.
-    for file, what in (("episodes.jsonl", "learnt from"), ("dev.jsonl", "selected by")):
-        collected_ids = {e.task.id for e in recorded_episodes(run.path(file))}
-        both = [t.id for t in startable if t.id in collected_ids]
-        if both:
-            raise RunError(
-                f"test tasks must not be {what}: {both[0]!r} and {len(both) - 1} more "
-                f"of {len(startable)} are in {file} as well"
-            )
+    learnt_from = _tasks_in(run, "episodes.jsonl", startable)
+    if learnt_from:
+        raise RunError(
+            f"test tasks must not be learnt from: {learnt_from[0]!r} and "
+            f"{len(learnt_from) - 1} more of {len(startable)} are in episodes.jsonl"
+        )
+    if dev := _tasks_in(run, "dev.jsonl", startable):
+        print(
+            f"warning: {len(dev)} of {len(startable)} test tasks, such as {dev[0]!r}, "
+            "are dev tasks as well: what was chosen by them looks better than it is",
+            file=sys.stderr,
+        )
     return startable
+
+
+def _tasks_in(run: Run, file: str, tasks: Sequence[Task]) -> list[str]:
+    """Return the ids of tasks of which a file of the run has episodes."""
+    ids = {e.task.id for e in recorded_episodes(run.path(file))}
+    return [t.id for t in tasks if t.id in ids]
 
 
 def play_test_games(

@@ -153,7 +153,7 @@ def repeat_command(config: RunConfig, *command: str) -> str:
     if config.data.base_run and not command:
         words = ["dreamgym", "refit", config.data.base_run]
         return shlex.join([*words, "--episodes", config.data.episodes])
-    default = _flat(_of_named_options(config).json())
+    default = _flat(_option_defaults(config).json())
     default.pop("server.chat.base_url", None)  # it has to be named
     settings = _flat(config.json())
     changed = {k: v for k, v in settings.items() if v != default.get(k)}
@@ -182,7 +182,7 @@ def _data_options(config: RunConfig) -> list[str]:
     return [*out, *(["--episodes", config.data.episodes] * bool(config.data.episodes))]
 
 
-def _of_named_options(config: RunConfig) -> RunConfig:
+def _option_defaults(config: RunConfig) -> RunConfig:
     """Return the settings that the options of model and server alone stand for.
 
     The model is still to be named.

@@ -270,6 +270,7 @@ class _NoTextError(ValueError):
 
 
 def _check_spaces(env: gymnasium.Env) -> None:
+    """Raise an error where observations or actions are no text."""
     if (part := unsupported_observation(env.observation_space)) is not None:
         raise _NoTextError(
             "expected observations of Text, Discrete, MultiDiscrete, MultiBinary, a "

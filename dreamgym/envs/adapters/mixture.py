@@ -19,7 +19,7 @@ import numpy as np
 
 from dreamgym.envs import base, limits, registry
 from dreamgym.envs.base import TextEnv
-from dreamgym.envs.failures import deadlines_of
+from dreamgym.envs.failures import deadlines_of, declared_copies
 from worldmodel.data.records import Task
 
 MAX_WEIGHT = 100
@@ -241,7 +241,7 @@ def _members(envs: Sequence[gymnasium.Env]) -> dict[str, Any]:
     }
     if max(step_limits) < math.inf:
         members["max_episode_steps"] = int(max(step_limits))
-    copies = [getattr(env.unwrapped, "max_copies", None) for env in envs]
+    copies = [declared_copies(env) for env in envs]
     if limits_of_copies := [count for count in copies if count is not None]:
         members["max_copies"] = min(limits_of_copies)
     deadlines = [deadlines_of(env) for env in envs]

@@ -39,7 +39,7 @@ def check_copies(
     clears is seen by the second alone. Where lots are drawn, or only one copy may be
     made (`max_copies`), nothing is said.
     """
-    single = declared_copies(player.env) == 1
+    single = _allows_one_copy(player)
     if single or not base.is_deterministic(player.env):
         return
     other = guarded(player.env, make)
@@ -90,7 +90,7 @@ def explain_replays(
     copy plays differently. A few lots may fall equally by chance, so the other cause is
     still named.
     """
-    if declared_copies(player.env) == 1:
+    if _allows_one_copy(player):
         return
     plays: list[Trace | None] = []
     for number in range(FRESH_COPIES):
@@ -215,3 +215,11 @@ def _play_with(player: Player, sample: Trace, state: int) -> Trace | None:
         random.setstate(before)
         np.random.set_state(numpy_before)  # noqa: NPY002
     return None if trace is None or trace.broken else trace
+
+
+def _allows_one_copy(player: Player) -> bool:
+    """Return whether only one copy may be made; what is no number counts as one."""
+    try:
+        return declared_copies(player.env) == 1
+    except ValueError:  # check_declarations has named it
+        return True

@@ -9,7 +9,11 @@ from dreamgym.envs import limits
 from dreamgym.envs.base import EnvironmentFailure, guarded
 from dreamgym.envs.contract.findings import Findings
 from dreamgym.envs.contract.player import NONSENSE, Player, Trace
-from dreamgym.envs.failures import EnvironmentTimeout, deadlines_of
+from dreamgym.envs.failures import (
+    EnvironmentTimeout,
+    deadlines_of,
+    declared_copies,
+)
 
 STEP_AFTER_END_ERRORS = (RuntimeError, ValueError, AssertionError, error.Error)
 """What a step after the end may raise; another error is a mistake in the code."""
@@ -69,6 +73,7 @@ def add_steps_after_end(
 METHODS = ("tasks", "expert", "valid_actions", "variations", "fork", "render_state")
 """Methods that an environment may have, or may set to None to have none."""
 FLAGS = ("deterministic", "plans_from_any_state")
+"""What an environment may declare, true or false."""
 
 
 def check_declarations(player: Player) -> None:
@@ -92,6 +97,11 @@ def check_declarations(player: Player) -> None:
                 name,
                 f"write {name} = True or {name} = False in the class",
             )
+    try:
+        declared_copies(player.env)
+    except ValueError as error:
+        cure = "declare how many copies a run may make, or None for any number"
+        player.findings.fault(str(error), "max_copies", cure)
     _check_limit_value(player)
 
 

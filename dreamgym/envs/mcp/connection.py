@@ -189,15 +189,15 @@ class McpSession:
 
         What does not fit into the pipe waits until the server reads on.
         """
-        errors: list[ConnectionError] = []
+        line, errors = _encoded(message), list[ConnectionError]()
 
-        def send() -> None:
+        def write() -> None:
             try:
-                self._send(message)
+                self._write(line)
             except ConnectionError as error:
                 errors.append(error)
 
-        writer = threading.Thread(target=send, daemon=True)
+        writer = threading.Thread(target=write, daemon=True)
         writer.start()
         writer.join(seconds)
         if writer.is_alive():
@@ -212,11 +212,13 @@ class McpSession:
             raise errors[0]
 
     def _send(self, message: Mapping[str, Any]) -> None:
-        line = json.dumps({"jsonrpc": "2.0", **message}, ensure_ascii=False) + "\n"
+        self._write(_encoded(message))
+
+    def _write(self, line: bytes) -> None:
         assert self._process.stdin is not None
         try:
             with self._writing:
-                self._process.stdin.write(line.encode("utf-8", "replace"))
+                self._process.stdin.write(line)
                 self._process.stdin.flush()
         except (OSError, ValueError):
             raise self._end() from None
@@ -239,3 +241,9 @@ class McpSession:
         elif "id" in message:  # it wants what we have not offered
             error = {"code": -32601, "message": "not supported"}
             self._send({"id": message["id"], "error": error})
+
+
+def _encoded(message: Mapping[str, Any]) -> bytes:
+    """Return a message as a line of JSON."""
+    line = json.dumps({"jsonrpc": "2.0", **message}, ensure_ascii=False) + "\n"
+    return line.encode("utf-8", "replace")

@@ -134,7 +134,7 @@ def _paired(first: Played, second: Played) -> dict[str, float | None]:
         for task, won in games.items()
         if task in second.games.get(seed, {})
     ]
-    return paired_by_game(rows, seed=0)
+    return paired_by_game(rows, seed=0, of_wins=True)
 
 
 def _meaning(name: str, others: Sequence[str]) -> str:

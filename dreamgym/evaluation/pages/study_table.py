@@ -202,10 +202,11 @@ def number(row: Row, name: str, path: str) -> Number | None:
     if column is None:
         return _of_values([c["values"].get(name) for c in row.finished])
     if column.baseline is not None:
-        return _paired(
+        games = (
             (column.games(c, column.policy), column.games(c, column.baseline))
             for c in row.finished
         )
+        return _paired(games, of_wins=column.kind == SUCCESS)
     return column.pooled([column.games(c, column.policy) for c in row.finished])
 
 
@@ -307,9 +308,7 @@ def _pooled(counts: Iterable[tuple[float | int, float | int]]) -> Number | None:
     }
 
 
-def _paired(
-    seeds: Iterable[tuple[Games, Games]],
-) -> Number | None:
+def _paired(seeds: Iterable[tuple[Games, Games]], *, of_wins: bool) -> Number | None:
     """The first of each pair minus the second, where both are known."""
     both = [
         [(g, a[g][0] / a[g][1], b[g][0] / b[g][1]) for g in a if g in b]
@@ -318,7 +317,7 @@ def _paired(
     rows = [row for seed in both for row in seed]
     if not rows:
         return None
-    difference = paired_by_game(rows, seed=0)
+    difference = paired_by_game(rows, seed=0, of_wins=of_wins)
     means = [sum(a - b for _, a, b in seed) / len(seed) for seed in both if seed]
     interval = {
         k: value
@@ -344,6 +343,7 @@ def _differences(row: Row, other: Row, columns: Mapping[str, str]) -> Iterable[s
         ]
         if all(a[g] == b[g] for a, b in games for g in a if g in b):
             continue
-        if (difference := _paired(games)) is not None:
+        difference = _paired(games, of_wins=column.kind == SUCCESS)
+        if difference is not None:
             text = _number_text(difference, signed=True)
             yield f"- {name}: {text}, {difference['count']:.0f} games"

@@ -110,7 +110,8 @@ def test_every_command_that_writes_is_refused(run, tmp_path, capsys, command):
         assert contents(tmp_path) == before
 
 
-def test_commands_that_only_read_are_not_refused(run, capsys):
+def test_commands_that_only_read_are_not_refused(run, capsys, monkeypatch):
+    monkeypatch.chdir(run.root.parent)  # where the plot of `compare` is written
     with run.lock:
         before = contents(run.root)
         assert main(["doctor", str(run.root)]) == 0

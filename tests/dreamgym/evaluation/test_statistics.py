@@ -119,7 +119,7 @@ def test_the_interval_of_wins_and_losses_by_hand():
     """b = 5 and c = 1 of 20 games: p = 6/22, q = 2/22."""
     a = [1.0] * 5 + [0.0] * 1 + [1.0] * 10 + [0.0] * 4
     b = [0.0] * 5 + [1.0] * 1 + [1.0] * 10 + [0.0] * 4
-    got = paired_difference(a, b, seed=0)
+    got = paired_difference(a, b, seed=0, of_wins=True)
     middle = 4 / 22
     half = 1.959964 * np.sqrt((8 / 22 - middle**2) / 22)
     assert got["mean"] == pytest.approx(0.2)
@@ -129,7 +129,7 @@ def test_the_interval_of_wins_and_losses_by_hand():
     published = bonett_price(wins_and_losses(26, 4, 48))
     np.testing.assert_allclose(published, (0.2548067, 0.6251933), atol=1e-7)
     # Eight games that differ in nothing do not show that nothing differs.
-    same = paired_difference([1.0, 0.0] * 4, [1.0, 0.0] * 4, seed=0)
+    same = paired_difference([1.0, 0.0] * 4, [1.0, 0.0] * 4, seed=0, of_wins=True)
     assert same["low"] == -same["high"]
     assert same["high"] > 0.2
 
@@ -183,14 +183,17 @@ def test_equal_policies_over_several_seeds_rarely_differ(games, seeds):
             for s in range(seeds)
             for g in range(games)
         ]
-        interval = paired_by_game(rows, seed=0)
+        interval = paired_by_game(rows, seed=0, of_wins=True)
         excluded += not interval["low"] <= 0 <= interval["high"]
     assert excluded / 400 < 0.06
 
 
-def test_a_constant_difference_beyond_one_has_no_width():
-    got = paired_difference([3.0, 3.0, 2.5], [0.5, 0.5, 0.0], seed=0)
-    np.testing.assert_allclose((got["mean"], got["low"], got["high"]), 2.5, rtol=1e-9)
+def test_differences_of_costs_are_bootstraps_whatever_their_size():
+    """Two more games would be won or lost; what they would cost nobody knows."""
+    for size in (0.001, 0.5, 2.5):
+        got = paired_difference([0.25 + size] * 9, [0.25] * 9, seed=0)
+        for name in ("mean", "low", "high"):
+            assert got[name] == pytest.approx(size)
 
 
 def test_draws_may_be_few_and_the_seed_decides():

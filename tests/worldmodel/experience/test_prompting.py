@@ -79,7 +79,7 @@ def test_a_state_may_be_empty(lines):
 def test_a_variation_may_lack_an_instruction_where_tasks_have_none():
     text = json.dumps({"instruction": "", "initial_state": ["a"]})
     assert prompting.read_variation(text) is None
-    assert prompting.read_variation(text, instructed=False) == ("", ("a",))
+    assert prompting.read_variation(text, has_instruction=False) == ("", ("a",))
     nothing = json.dumps({"instruction": "go", "initial_state": []})
     assert prompting.read_variation(nothing) is None
 

@@ -1,4 +1,5 @@
 import dataclasses
+import types
 
 import pytest
 
@@ -6,7 +7,9 @@ from tests import helpers
 from worldmodel import fidelity
 from worldmodel.data.outcomes import outcome_of
 from worldmodel.data.records import Task, Transition
-from worldmodel.experience.base import Prediction
+from worldmodel.experience.base import Prediction, query_after
+from worldmodel.fidelity import scorecard
+from worldmodel.fidelity.cases import NearMiss
 
 SEED = helpers.lamp_and_door()
 
@@ -454,3 +457,17 @@ def test_ends_of_training_episodes_that_a_model_gives():
     broken = Truth(ended, lambda p, _: p._replace(error="garbled"))
     assert brief(fidelity.ends_recalled(broken, ended, 50)) == {"mean": 0, "count": 3}
     assert brief(fidelity.ends_recalled(truth, [running], 50))["count"] == 0
+
+
+def test_what_every_step_earns_is_no_reward_of_a_near_miss():
+    """Replies have three decimals, and the usual reward may have more."""
+    miss = NearMiss(query_after(SEED.task, (), SEED.transitions[0].state, "wait"), True)
+    usual = 2 / 3
+
+    def earning(reward):
+        p = Prediction(("a",), reward, "go", "", 1.0, None)
+        return types.SimpleNamespace(predict=lambda queries: [p] * len(queries))
+
+    for reward, share in ((0.667, 0.0), (0.0, 0.0), (1.0, 1.0)):
+        rate = scorecard._near_misses(earning(reward), [miss], usual)
+        assert rate["mean"] == share

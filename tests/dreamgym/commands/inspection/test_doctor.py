@@ -33,6 +33,7 @@ def test_an_unfinished_run_is_explained_as_far_as_it_is(run):
     text = explain(run)
     assert text.startswith("This run is not finished (last stage: fidelity).")
     assert "No policy was scored" in text
+    assert "--episodes" not in text  # it has an environment to play more
     games = [doubles.expert(t) for t in doubles.tasks("test")[:4]]
     write_episodes(run.path("test/bc.jsonl"), games)
     assert "The best policy is bc" in explain(run)

@@ -502,3 +502,20 @@ def test_a_whole_run_dreams_of_a_server(tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
     results = json.loads((tmp_path / "run/results.json").read_text())
     assert results["policies"]["expert"]["success"]["mean"] == 1.0
+
+
+def test_arguments_that_are_no_json_are_an_error_at_once(tmp_path):
+    session = McpSession(
+        [sys.executable, str(SERVER), str(tmp_path)],
+        {},
+        step_seconds=30.0,
+        start_seconds=30.0,
+    )
+    deep = {"a": 1}
+    for _ in range(100_000):
+        deep = {"a": deep}
+    start = time.monotonic()
+    with pytest.raises(RecursionError):
+        session.call("put", deep)
+    assert time.monotonic() - start < 10
+    session.close()

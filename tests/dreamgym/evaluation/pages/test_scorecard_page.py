@@ -7,8 +7,8 @@ from dreamgym.evaluation.leading_numbers import rate_text, verdict
 from dreamgym.evaluation.pages import scorecard_page
 from tests import helpers
 from worldmodel import fidelity
+from worldmodel.data.outcomes import outcome_of
 from worldmodel.experience.base import Prediction
-from worldmodel.text.prompts import outcome_of
 
 
 class Half:

@@ -79,7 +79,7 @@ def test_the_question_shows_the_decision_and_not_what_is_expected():
     )
     assert "(nothing)" in alone.content
     assert "TOOLS" not in alone.content
-    assert "more lines are not shown" in alone.content
+    assert "more characters are not shown" in alone.content
 
 
 @pytest.mark.parametrize(

@@ -429,7 +429,7 @@ def test_where_the_budget_ends_policies_are_compared_on_what_both_played(
             assert len(start) == played
 
 
-def test_dev_games_need_the_steps_of_a_few_long_ones(tmp_path, monkeypatch):
+def test_dev_games_need_the_steps_of_a_longest_one(tmp_path, monkeypatch):
     """Short collected games do not promise that a policy's games are short."""
     settings = {
         "env.id": "tests.doubles:Corridor",
@@ -441,11 +441,13 @@ def test_dev_games_need_the_steps_of_a_few_long_ones(tmp_path, monkeypatch):
     with Run(tmp_path, preset("tiny", settings)) as run:
         run.mark("collect", collected)
         monkeypatch.setattr(dev_play, "dev_tasks", lambda _: DEV)
-        with run.real_steps.recorded(tmp_path / "x.steps", 199):
+        # 6.25 steps are planned for a game; the fourth one may begin after three.
+        with run.real_steps.recorded(tmp_path / "x.steps", 68):
             assert not dev_play.plays_dev_games(run, "bc")
-        with run.real_steps.recorded(tmp_path / "y.steps", 200):
+        with run.real_steps.recorded(tmp_path / "y.steps", 69):
             assert dev_play.plays_dev_games(run, "bc")
             assert not dev_play.plays_dev_games(run, "bc", "dream")
+            assert dev_play.dev_game_steps(run, "bc", later=1) == 50  # as planned
         # Whoever plays all the same leaves no file that a later call stumbles over.
         with run.real_steps.recorded(tmp_path / "z.steps", 49):
             assert dev_play.play_dev_games(run, "bc", policy) == []
