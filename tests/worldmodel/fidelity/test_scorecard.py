@@ -1,5 +1,4 @@
 import dataclasses
-import types
 
 import pytest
 
@@ -465,8 +464,7 @@ def test_what_every_step_earns_is_no_reward_of_a_near_miss():
     usual = 2 / 3
 
     def earning(reward):
-        p = Prediction(("a",), reward, "go", "", 1.0, None)
-        return types.SimpleNamespace(predict=lambda queries: [p] * len(queries))
+        return Truth([SEED], lambda p, _: p._replace(reward=reward, outcome="go"))
 
     for reward, share in ((0.667, 0.0), (0.0, 0.0), (1.0, 1.0)):
         rate = scorecard._near_misses(earning(reward), [miss], usual)
