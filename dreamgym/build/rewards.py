@@ -319,14 +319,14 @@ def _ranking(
 
 def _without_test_tasks(pairs: list[Preference], file: str) -> list[Preference]:
     """Return the pairs that are not of test tasks; say how many are."""
-    kept = [p for p in pairs if p.task.split != "test"]
-    if count := len(pairs) - len(kept):
+    others = [p for p in pairs if p.task.split != "test"]
+    if count := len(pairs) - len(others):
         print(
             f"{file}: {count} of {len(pairs)} pairs are of test tasks and left out: "
             "what is learnt from them cannot be tested on them",
             file=sys.stderr,
         )
-    return kept
+    return others
 
 
 def preference_pairs(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.cli.options import NO_CONTROLS, NO_TUNING, run_options
+from dreamgym.cli.settings import settings_of
 
 
 def add(commands: Any) -> None:
@@ -83,7 +84,6 @@ def _estimate_of(
 
 
 def _estimate(args: argparse.Namespace) -> None:
-    from dreamgym.cli.runs import settings_of
     from dreamgym.commands import estimate
     from dreamgym.run.process import tune_process
     from worldmodel.backbone.mesh import parse_mesh

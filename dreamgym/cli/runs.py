@@ -12,13 +12,11 @@ from dreamgym.cli.options import (
     NO_TUNING,
     add_server,
     add_track,
-    change_run_settings,
-    changed_options,
-    config_of,
     run_options,
     server_of,
     settings_help,
 )
+from dreamgym.cli.settings import settings_of
 from dreamgym.config.presets import RUN_CONTROLS
 from dreamgym.stages.table import STAGES
 
@@ -350,49 +348,6 @@ def _named_attempt(args: argparse.Namespace) -> "Run | None":
     source = Run.open(args.run_dir)
     args.run_dir = args.run_dir.with_name(f"{args.run_dir.name}-{args.name}")
     return source
-
-
-def settings_of(args: argparse.Namespace, source: "Run | None" = None) -> "RunConfig":
-    """Return the settings of a run: its own, or those that the options ask for.
-
-    An existing run keeps its settings, so that its later stages need no options; a new
-    attempt starts with the settings of the `source` run that it continues.
-    """
-    from dreamgym.run.directory import Run, RunError
-
-    root = args.run_dir
-    if root is not None and (root / "manifest.json").is_file():
-        config = Run.open(root).config
-    elif source is not None:
-        config = source.config
-    else:
-        return config_of(args)
-    options = [*changed_options(args), *(["--episodes"] if args.episodes else [])]
-    present = {
-        "preset": config.preset,
-        "seed": config.seed,
-        "env": config.env.id,
-        "model": config.model,
-        "budget": config.budget.real_steps,
-    }
-    same = {f"--{k}" for k, value in present.items() if getattr(args, k) == value}
-    options = [option for option in options if option not in same]
-    if config.data.base_run and (options or args.command == "control"):
-        raise RunError(
-            f"{root} is a refit of {config.data.base_run} and goes on under its "
-            f"settings: drop {[*options, 'control'][0]}"
-        )
-    if (
-        set(options) <= {"--set", "--algorithm", "--config"}
-        and args.command != "control"
-    ):
-        return change_run_settings(config, args)
-    if source is not None:
-        raise RunError(
-            f"--name goes on under the settings of {source.root} and those of --set: "
-            f"drop {[*options, 'control'][0]}"
-        )
-    return config_of(args)
 
 
 def _compare_command(commands: Any) -> None:

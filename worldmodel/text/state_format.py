@@ -115,9 +115,9 @@ def state_formats(episodes: Sequence[Episode]) -> dict[str, StateFormat]:
         states = dict.fromkeys(x for pair in family_pairs for x in pair)
         if not states or (len(tasks[family]) < 2 and len(states) < MIN_STATES):
             continue
-        some = family_pairs[:: -(-len(family_pairs) // MAX_TRANSITIONS)]
+        sample = family_pairs[:: -(-len(family_pairs) // MAX_TRANSITIONS)]
         enough = len(family_pairs) >= MIN_PAIRS
         out[family] = state_format(states)._replace(
-            keyed_by_prefix=enough and keyed_by_prefix(some)
+            keyed_by_prefix=enough and keyed_by_prefix(sample)
         )
     return out

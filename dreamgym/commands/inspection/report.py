@@ -167,8 +167,8 @@ def repeat_command(config: RunConfig, *command: str) -> str:
         words += ["--lora", str(lora.rank)]
     for name, option in OPTIONS.items():
         # Episodes alone are learnt from without an environment, unless one is named.
-        beside = name == "env.id" and config.data.episodes and config.env.id
-        if changed.pop(name, None) or name == "seed" or beside:
+        needs_name = name == "env.id" and config.data.episodes and config.env.id
+        if changed.pop(name, None) or name == "seed" or needs_name:
             words += [option, str(settings[name])]
     for name, value in changed.items():
         words += ["--set", f"{name}={json.dumps(value)}"]

@@ -113,8 +113,8 @@ def holds_in_play(table: Table, env: gymnasium.Env) -> bool:
             outcomes = [o[1:] for o in table[place][action] if o[0] > 0]
             _, reward, terminated, truncated, _ = env.step(action)
             place = place_in(table, env)
-            got = place, float(reward), bool(terminated)
-            if not any(_is_outcome(got, outcome) for outcome in outcomes):
+            result = place, float(reward), bool(terminated)
+            if not any(_is_outcome(result, outcome) for outcome in outcomes):
                 return False
             if terminated or truncated or place is None:
                 break
@@ -122,11 +122,12 @@ def holds_in_play(table: Table, env: gymnasium.Env) -> bool:
 
 
 def _is_outcome(
-    got: tuple[int | None, float, bool], outcome: tuple[int, float, bool]
+    result: tuple[int | None, float, bool], outcome: tuple[int, float, bool]
 ) -> bool:
     """Return whether a step led where the table says; an end may leave any place."""
-    same_end = math.isclose(got[1], outcome[1], abs_tol=1e-9) and got[2] == outcome[2]
-    return same_end and (got[2] or got[0] == outcome[0])
+    pays_the_same = math.isclose(result[1], outcome[1], abs_tol=1e-9)
+    same_end = pays_the_same and result[2] == outcome[2]
+    return same_end and (result[2] or result[0] == outcome[0])
 
 
 def _outcomes(table: Table) -> Iterator[Outcome]:

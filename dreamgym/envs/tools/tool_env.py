@@ -200,8 +200,8 @@ class ToolEnv(TextEnv):
         except BaseException:  # there is no episode, also not the one before
             self._task, self._open = None, False
             raise
-        own = {"_task": task, "_open": True, "_steps": 0}
-        self._refuse_changed("start", own if self._success is None else {})
+        expected = {"_task": task, "_open": True, "_steps": 0}
+        self._refuse_changed("start", expected if self._success is None else {})
         if message:
             self._messages, self._visible_messages = [message], [str(message)]
         info: dict[str, Any] = {"instruction": task.instruction}
@@ -210,9 +210,9 @@ class ToolEnv(TextEnv):
             info["calls"] = self._expected_calls()
         return self._text(), info
 
-    def _refuse_changed(self, where: str, own: Mapping[str, Any]) -> None:
+    def _refuse_changed(self, where: str, expected: Mapping[str, Any]) -> None:
         """Refuse an attribute of an environment that has the name of one of ours."""
-        changed = [k for k, value in own.items() if getattr(self, k) is not value]
+        changed = [k for k, value in expected.items() if getattr(self, k) is not value]
         if changed:
             self._open = False
             raise TypeError(
@@ -266,7 +266,7 @@ class ToolEnv(TextEnv):
         if not self._open:
             raise RuntimeError("step() needs a running episode: call reset() first")
         self._steps, self._reward = self._steps + 1, float(self.step_reward)
-        own = {"_task": self._task, "_open": True, "_steps": self._steps}
+        expected = {"_task": self._task, "_open": True, "_steps": self._steps}
         calls, _ = read_action(action)
         if calls and self.tools:
             results = []
@@ -275,7 +275,7 @@ class ToolEnv(TextEnv):
                     results.append(self._attempt(self._call, call))
         else:
             results = [self._attempt(self._grade, action)]
-        self._refuse_changed("a tool or answer()", own)
+        self._refuse_changed("a tool or answer()", expected)
         rows = [f"result {message}" for message, _ in results]
         # The last one is always in sight: how long it may be the environment decides.
         self._left_out = first_newest(rows[:-1], MAX_RESULTS)

@@ -106,11 +106,11 @@ class Sight:
         if hint in (int, float):
             labelled = [n for n in self._labelled(name) if _NUMBER.fullmatch(n)]
             text = _DATE.sub(" ", self.text)
-            found = (*labelled, *_NUMBER.findall(text))
+            numbers = (*labelled, *_NUMBER.findall(text))
             if hint is float:
-                return dict.fromkeys(map(float, found))
+                return dict.fromkeys(map(float, numbers))
             # Not by way of a float, which has no room for long identifiers.
-            whole = (Decimal(n) for n in found)
+            whole = (Decimal(n) for n in numbers)
             return dict.fromkeys(int(n) for n in whole if n == n.to_integral_value())
         return (None,) if hint is type(None) else ()
 
