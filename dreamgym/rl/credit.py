@@ -80,20 +80,20 @@ class TurnGrid:
         self,
         rewards: Sequence[float] | Flat,
         discount: float,
-        known: float | None = None,
+        previous: float | None = None,
     ) -> float | None:
         """Return what rewards are divided by; None where no return differs from 0.
 
-        It is the root mean square of the returns of all turns. One that is `known` from
-        earlier updates is kept, so that values of one update are comparable with those
+        It is the root mean square of the returns of all turns. The `previous` one, of
+        earlier updates, is kept, so that values of one update are comparable with those
         of the next, unless these returns are SCALE_JUMP times as large: a first batch
         of step costs alone says nothing of what a win pays.
         """
         # Nothing is subtracted: only units change, not which returns are positive.
         returns = returns_to_go(self._rows(rewards), discount)[self._mask]
         scale = float(np.sqrt(np.mean(returns**2))) if len(returns) else 0.0
-        if known is not None and scale <= SCALE_JUMP * known:
-            return known
+        if previous is not None and scale <= SCALE_JUMP * previous:
+            return previous
         return scale if scale > 0.0 else None
 
     def group_advantages(

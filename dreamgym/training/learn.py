@@ -159,7 +159,7 @@ def _advantages(
         state.lessons,
         limit_weights,
         scaled=_has_scale(batch.config.update),
-        known_scale=_known_scale(state),
+        previous_scale=_previous_scale(state),
     )
     return _advantages_from_critic(
         batch, critic, state.critic, state.policy, rewards, scale, seed=seed
@@ -198,7 +198,7 @@ def _advantages_without_critic(
             state.lessons,
             limit_weights,
             scaled=_has_scale(c),
-            known_scale=_known_scale(state),
+            previous_scale=_previous_scale(state),
         )
         values, mask = _over_groups(batch, grid, rewards)
     # `scale` is undone in the bound of theorem 1, which speaks of returns.
@@ -272,7 +272,7 @@ def _has_scale(config: UpdateConfig) -> bool:
     return needed and config.normalize_advantages != "none"
 
 
-def _known_scale(state: TrainingState) -> float | None:
+def _previous_scale(state: TrainingState) -> float | None:
     """Return what earlier updates divided rewards by; None where none has measured it.
 
     An update of which all returns were 0 has not.

@@ -181,7 +181,7 @@ class TurnBatch:
         multipliers: Mapping[str, float] = MappingProxyType({}),
         *,
         scaled: bool = False,
-        known_scale: float | None = None,
+        previous_scale: float | None = None,
     ) -> tuple[Float[np.ndarray, " N"], float | None]:
         """Return the reward of each turn, and the scale that rewards are divided by.
 
@@ -193,7 +193,7 @@ class TurnBatch:
         Args:
           scaled: whether rewards are divided by a scale (`TurnGrid.return_scale`). It
             is None where they are not, or where nothing is known of it yet.
-          known_scale: that of earlier updates.
+          previous_scale: that of earlier updates.
         """
         out = np.array(
             [
@@ -221,7 +221,7 @@ class TurnBatch:
         scale = None
         if scaled:
             discount = self.config.update.discount
-            scale = self.grid().return_scale(out, discount, known_scale)
+            scale = self.grid().return_scale(out, discount, previous_scale)
         # Scaled first: the KL is in nats whatever the units of the rewards are.
         if scale is not None:
             out /= scale

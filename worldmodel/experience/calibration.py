@@ -93,9 +93,8 @@ def _logistic_regression(x, labels, counts, base, prior, strength) -> np.ndarray
 
     def hessian(w):
         q = probability(w)
-        return (x * (counts * q * (1 - q))[:, None]).T @ x + strength * np.eye(
-            len(prior)
-        )
+        curvature = (counts * q * (1 - q))[:, None]
+        return (x * curvature).T @ x + strength * np.eye(len(prior))
 
     return scipy.optimize.minimize(
         loss,

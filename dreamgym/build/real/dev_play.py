@@ -67,12 +67,12 @@ def plays_dev_games(run: Run, *names: str) -> bool:
     if left is None:
         return True
     new = len(_new_players(run, names))
-    # The last of the games that are planned begins only where those of a longest one
-    # are left.
+    # A game begins only where the steps of the longest one are left, also the last of
+    # the few games that have to be played.
     planned = _planned_steps(run, dev_games(run))
-    few = min(dev_games(run), budget.MIN_DEV_GAMES) - 1
-    longest = _planned_steps(run, few) + step_limit(run)
-    return new * max(planned, longest) <= left
+    games_before = min(dev_games(run), budget.MIN_DEV_GAMES) - 1
+    with_longest = _planned_steps(run, games_before) + step_limit(run)
+    return new * max(planned, with_longest) <= left
 
 
 def dev_game_steps(run: Run, *names: str, later: int = 0) -> int:

@@ -11,6 +11,7 @@ import pytest
 from dreamgym.agent.config import BranchConfig, CollectConfig
 from dreamgym.build.costs import DREAMED_STEP
 from dreamgym.build.real import timings
+from dreamgym.cli import estimate as cli_estimate
 from dreamgym.cli import main
 from dreamgym.cli.estimate import print_estimate
 from dreamgym.commands import estimate
@@ -29,7 +30,7 @@ from dreamgym.rewards.config import (
     RewardModelSourceConfig,
 )
 from dreamgym.run.cost import Cost, Timings, Workload
-from dreamgym.run.directory import RunError
+from dreamgym.run.directory import Run, RunError
 from dreamgym.run.view import UndeclaredError
 from dreamgym.stages.table import STAGES
 from dreamgym.training.config import MonitorConfig
@@ -573,3 +574,18 @@ def test_a_budget_is_what_its_stages_take():
         ).seconds["s2r"]
     )
     assert not [name for name in result.seconds if "real_only" in name]
+
+
+def test_the_estimate_of_a_run_directory_is_of_that_run(tmp_path, monkeypatch):
+    settings = {"env.id": "tests.doubles:Corridor", "evaluate.tasks": 77}
+    Run(tmp_path / "r", preset("tiny", settings))
+    configs = []
+
+    def estimated(config, *_, **__):
+        configs.append(config)
+        raise ValueError("enough")
+
+    monkeypatch.setattr(cli_estimate, "_estimate_of", estimated)
+    assert main(["estimate", "--run-dir", str(tmp_path / "r")]) == 2
+    (config,) = configs
+    assert (config.preset, config.evaluate.tasks) == ("tiny", 77)

@@ -1,8 +1,13 @@
 """What a policy has cost: the stages that it depends on."""
 
-from dreamgym.commands.results import policy_stages, policy_steps
+import dataclasses
+
+from dreamgym.commands.results import policy_stages, policy_steps, results_of
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run
+from tests import doubles
+from worldmodel import fidelity
+from worldmodel.data.records import write_episodes
 
 
 def test_a_policy_pays_for_the_shield_that_it_plays_with(tmp_path):
@@ -15,3 +20,24 @@ def test_a_policy_pays_for_the_shield_that_it_plays_with(tmp_path):
     run.mark("shield", {"real_transitions": 7, "shield": "valid"})
     assert policy_stages(run, "bc") == ["bc", "shield"]
     assert policy_steps(run, "bc") == policy_steps(run, "warmstart") == 107
+
+
+def test_costs_are_those_of_scored_games(tmp_path):
+    """A game that broke off has cost a part of what it would have."""
+    run = Run(tmp_path, preset("tiny", {"env.id": "tests.doubles:Corridor"}))
+    dev = [doubles.expert(t) for t in doubles.tasks("dev")[:4]]
+    run.write_json("fidelity.json", fidelity.score(doubles.RuleModel(), dev, limit=9))
+    games = []
+    for i, task in enumerate(doubles.tasks("test")[:4]):
+        game = doubles.expert(task)
+        cost = 4.0 if i < 2 else 1.0
+        first = dataclasses.replace(game.transitions[0], costs={"harm": cost})
+        game = dataclasses.replace(game, transitions=(first, *game.transitions[1:]))
+        if i >= 2:
+            game = dataclasses.replace(game, success=None, error="broke")
+        games.append(game)
+    run.path("test").mkdir()
+    write_episodes(run.path("test/bc.jsonl"), games, check=False)
+    row = results_of(run)["policies"]["bc"]
+    assert row["success"]["unscored"] == 2
+    assert row["costs"]["harm"]["mean"] == 4.0

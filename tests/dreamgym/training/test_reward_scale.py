@@ -1,6 +1,8 @@
 """Rewards of any size: multiplied by a factor, they teach the same."""
 
 import dataclasses
+import inspect
+import types
 
 import jax
 import numpy as np
@@ -11,7 +13,7 @@ from dreamgym.rl.config import KLPenaltyConfig, LossWeights, UpdateConfig
 from dreamgym.rl.credit import TurnGrid
 from dreamgym.rl.critic import Critic
 from dreamgym.rl.update import Updater
-from dreamgym.training.learn import RETURN_SCALE, learn
+from dreamgym.training.learn import RETURN_SCALE, _previous_scale, learn
 from dreamgym.training.rollouts.groups import Rollouts
 from dreamgym.training.turn_batch import TurnBatch
 from tests import doubles
@@ -120,13 +122,13 @@ def test_the_scale_is_that_of_returns_that_say_something():
     nothing, costs = [0.0] * 4, [-0.01] * 4
     wins = [0.0, 100.0, 0.0, 100.0]
     assert grid.return_scale(nothing, 1.0) is None
-    assert grid.return_scale(nothing, 1.0, known=7.0) == 7.0
+    assert grid.return_scale(nothing, 1.0, previous=7.0) == 7.0
     first = grid.return_scale(costs, 1.0)
     assert first == pytest.approx(np.sqrt((0.02**2 + 0.01**2) / 2))
-    assert grid.return_scale(wins, 1.0, known=first) == 100.0
+    assert grid.return_scale(wins, 1.0, previous=first) == 100.0
     # A few times as much is what learning brings: the units stay.
-    assert grid.return_scale(wins, 1.0, known=26.0) == 26.0
-    assert grid.return_scale(wins, 1.0, known=24.0) == 100.0
+    assert grid.return_scale(wins, 1.0, previous=26.0) == 26.0
+    assert grid.return_scale(wins, 1.0, previous=24.0) == 100.0
 
 
 @pytest.mark.slow
@@ -167,3 +169,11 @@ def test_the_scale_is_that_of_the_first_update():
     state = learnt(KINDS["critic"], 1.0)
     first, second = (row[RETURN_SCALE] for row in state.curve)
     assert first == second > 1.0
+
+
+def test_an_update_without_a_scale_does_not_forget_that_of_the_ones_before():
+    rows = ({}, {RETURN_SCALE: 3.0}, {"updates": 1.0})
+    state = types.SimpleNamespace(curve=list(rows))
+    find = inspect.unwrap(_previous_scale)  # without the check of type hints
+    assert find(state) == 3.0
+    assert find(types.SimpleNamespace(curve=[])) is None

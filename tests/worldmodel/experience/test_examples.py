@@ -225,6 +225,24 @@ def test_tokens_are_counted_by_hand():
     assert reply_tokens([]) == none
 
 
+def test_a_cost_of_every_step_hides_no_rare_reward(tok):
+    """Rare is what the commonest reward is not, whatever that is."""
+    steps = [
+        dataclasses.replace(
+            helpers.transition(("s",), f"do {i}", ("t",)),
+            rewards={"r": 1.0 if i == 3 else -0.01},
+        )
+        for i in range(10)
+    ]
+    episode = helpers.episode("e", Task(id="a", instruction="go"), steps)
+    memory = ReplayMemory.from_episodes([episode], capacity=9)
+    out = transition_examples(tok, [episode], memory, SHAPE, balance=0.5)
+    for i, example in enumerate(out):
+        of_reward = np.array(example.token_type) == 2
+        weight = np.broadcast_to(example.weight, len(example.ids))[of_reward]
+        assert (weight == (9 if i == 3 else 1)).all()
+
+
 def test_rare_rewards_and_ends_weigh_as_if_they_were_not_rare(tok):
     steps = [helpers.transition(("s",), f"do {i}", ("t",)) for i in range(10)]
     steps[0] = dataclasses.replace(steps[0], rewards={"r": 1.0})

@@ -1,5 +1,6 @@
 import pytest
 
+from worldmodel.fidelity import facts as module
 from worldmodel.fidelity.facts import known_facts, preserves
 
 HALL = "hall west kitchen hall north pantry unseen"
@@ -45,3 +46,13 @@ def test_two_fragments_need_two_lines():
     facts = known_facts(("lamp off", "lamp red off"), ("lamp on", "lamp red on"))
     assert not preserves(facts, ("lamp red on",))
     assert preserves(facts, ("lamp red on", "lamp x"))
+
+
+def test_long_tables_are_compared_line_by_line(monkeypatch):
+    """Each pair would be compared else, and a scorecard would take minutes."""
+    before = tuple(f"sensor {i} reads 1" for i in range(9))
+    after = tuple(f"sensor {i} reads 2" for i in range(9))
+    whole = known_facts(before, after)
+    monkeypatch.setattr(module, "MAX_PAIRS", 80)
+    assert sorted(known_facts(before, after).fragments) == sorted(whole.fragments)
+    assert ("sensor", "8", "reads") in whole.fragments

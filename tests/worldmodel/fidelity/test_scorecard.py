@@ -8,7 +8,7 @@ from worldmodel.data.outcomes import outcome_of
 from worldmodel.data.records import Task, Transition
 from worldmodel.experience.base import Prediction, query_after
 from worldmodel.fidelity import scorecard
-from worldmodel.fidelity.cases import NearMiss
+from worldmodel.fidelity.cases import NearMiss, sample_cases
 
 SEED = helpers.lamp_and_door()
 
@@ -469,3 +469,50 @@ def test_what_every_step_earns_is_no_reward_of_a_near_miss():
     for reward, share in ((0.667, 0.0), (0.0, 0.0), (1.0, 1.0)):
         rate = scorecard._near_misses(earning(reward), [miss], usual)
         assert rate["mean"] == share
+
+
+def drawn_ends():
+    """Return episodes of ten steps; of a small draw more than a tenth are ends."""
+    step = helpers.transition()
+    episodes = []
+    for n in range(60):
+        steps = [
+            dataclasses.replace(
+                step,
+                state=(f"room {n} {i}",),
+                next_state=(f"room {n} {i + 1}",),
+                terminated=i == 9,
+                reveals=False,
+            )
+            for i in range(10)
+        ]
+        task = dataclasses.replace(SEED.task, id=f"t{n}")
+        episodes.append(helpers.episode(f"e{n}", task, steps))
+    return episodes
+
+
+def test_calibration_and_threshold_stand_for_whole_episodes():
+    """Ends are drawn more often than they occur, and weigh less for it."""
+    episodes = drawn_ends()
+
+    def unsure_of_ends(p, _):
+        sure = p.outcome == "go"
+        state = p.next_state if sure else ("fog",)  # wrong at each end
+        return p._replace(
+            next_state=state, p_terminal=0.1, confidence=0.9 if sure else 0.3
+        )
+
+    model = Truth(episodes, unsure_of_ends)
+    draw = sample_cases(episodes, 100)
+    assert sum(c.transition.terminated for c in draw) == 20  # twice their share
+    scale = fidelity.fit_calibration(model, episodes, limit=100)
+    assert scale.p_terminal(0.1) == pytest.approx(0.1, abs=0.03)
+    card = fidelity.score(model, episodes, limit=100)
+    assert card["confidence"]["right"] == pytest.approx(0.9, abs=0.02)
+    assert card["probabilities"]["ends"]["positive"] == pytest.approx(0.1, abs=0.02)
+    # Right ends at 0.3 are a tenth of what is acceptable, and a fifth of the draw.
+    honest = Truth(
+        episodes, lambda p, _: p._replace(confidence=0.9 - 0.6 * (p.outcome != "go"))
+    )
+    gate = fidelity.confidence_threshold(honest, episodes, limit=100, gate=0.15)
+    assert gate == pytest.approx(0.9)

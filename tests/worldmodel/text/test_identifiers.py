@@ -115,3 +115,10 @@ def test_words_of_many_tasks_are_the_vocabulary_of_a_large_family():
     assert list(vocabulary) == ["many"]
     assert "taken" in vocabulary["many"].split()
     assert not {"7", "key1"} & set(vocabulary["many"].split())  # values
+
+
+def test_numbers_of_many_parts_have_a_value():
+    """Text from outside may hold as many colons as it likes."""
+    number, _ = identifiers.value("1:" * 300 + "1")
+    assert number == pytest.approx(60 / 59)
+    assert identifiers.value("7:30")[0] == 7.5

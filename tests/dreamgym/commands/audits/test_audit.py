@@ -10,6 +10,7 @@ from dreamgym.build.loop_checkpoint import LoopCheckpoint
 from dreamgym.build.real import environments
 from dreamgym.cli import main
 from dreamgym.commands.audits import robustness as command
+from dreamgym.commands.audits.attribution import explain_action
 from dreamgym.commands.audits.card import cards, table
 from dreamgym.commands.inspection.rollouts import show_rollouts
 from dreamgym.config.overrides import changed
@@ -244,3 +245,12 @@ def test_options_without_effect_are_refused(tmp_path, capsys, options, message):
     Run(tmp_path / "r", preset("tiny", {"env.id": "tests.doubles:Corridor"}))
     assert main(["show", str(tmp_path / "r"), *options]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_planners_actions_are_not_explained_by_words(tmp_path):
+    run = Run(tmp_path / "r", preset("tiny", {"env.id": "tests.doubles:Corridor"}))
+    for name in ("s2r", "planner"):
+        run.path(f"test/{name}.jsonl").parent.mkdir(exist_ok=True)
+        write_episodes(run.path(f"test/{name}.jsonl"), [doubles.expert(TASKS[0])])
+    with pytest.raises(RunError, match=r"a search in the dream has chosen.*\['s2r'\]"):
+        explain_action(run, policy="planner")

@@ -108,3 +108,12 @@ def test_a_run_without_games_or_tasks_left_says_so(run):
         confirmation.chosen_policies(Run(run.root / "other", preset("tiny")))
     with pytest.raises(RunError, match="none to play after the first 40"):
         confirmation.play_games(run, ["bc"], first=40, count=3)
+
+
+def test_typed_settings_are_refused_as_those_of_set_are(run, capsys):
+    for options in (
+        ["--set", "evaluate.temperature=0"],
+        ["--evaluate.temperature", "0"],
+    ):
+        assert main(["evaluate", str(run.root), "--confirm", "6", *options]) == 2
+        assert "plays as the run does: drop" in capsys.readouterr().err

@@ -287,6 +287,16 @@ def test_updates_in_a_refitted_dream_are_for_a_policy_of_the_dream(
         assert helpers.distance(model.params, tuned.model.params) == 0.0
 
 
+BUDGETED = {
+    "env.id": "tests.doubles:Corridor",
+    "env.max_episode_steps": 10,
+    "budget.real_steps": 2000,
+    "train.monitor.real_eval_tasks": 4,
+    "transfer.method": "expert_iteration",
+}
+"""Fine-tuning by expert iteration with a budget and four dev games."""
+
+
 @pytest.mark.parametrize(
     ("method", "recorded", "steps"),
     [  # 500 steps are left, and four dev games of 10 steps are 40
@@ -300,14 +310,8 @@ def test_updates_in_a_refitted_dream_are_for_a_policy_of_the_dream(
 def test_steps_for_the_dev_games_that_follow_are_kept_back(
     tmp_path, monkeypatch, method, recorded, steps
 ):
-    settings = {
-        "env.id": "tests.doubles:Corridor",
-        "env.max_episode_steps": 10,
-        "budget.real_steps": 2000,
-        "train.monitor.real_eval_tasks": 4,
-        "transfer.method": "expert_iteration",
-        "planner.method": "mpc" if method == "refused" else method,
-    }
+    plan = "mpc" if method == "refused" else method
+    settings = BUDGETED | {"planner.method": plan}
     taken = []
 
     def iterate(run, name, policy, *, steps, dreams, reserve):
@@ -336,14 +340,7 @@ def test_steps_for_the_dev_games_that_follow_are_kept_back(
 
 def test_a_second_attempt_has_the_budget_of_the_first(tmp_path, monkeypatch):
     """The dev games that the first one has played are no further steps."""
-    settings = {
-        "env.id": "tests.doubles:Corridor",
-        "env.max_episode_steps": 10,
-        "budget.real_steps": 2000,
-        "train.monitor.real_eval_tasks": 4,
-        "transfer.method": "expert_iteration",
-        "planner.method": "none",
-    }
+    settings = BUDGETED | {"planner.method": "none"}
     taken = []
 
     def iterate(run, name, policy, *, steps, dreams, reserve):
