@@ -127,10 +127,12 @@ def check_costs(root, policies, *, killed):
     # All begin at the experience model, which has seen all that was collected.
     steps = root / "stages/estimate.steps"
     collected += int(steps.read_text()) if steps.is_file() else 0
-    assert cost["untrained"] == cost["bc"] == collected
-    chosen = marks["warmstart"]["real_transitions"]
-    chosen += marks["shield"].get("real_transitions", 0)
-    assert cost["warmstart"] == collected + branches + chosen
+    # A shield was chosen by real games of bc, before the warm start. All play with it.
+    shield = marks["shield"].get("real_transitions", 0)
+    chosen = collected + (shield if marks["shield"].get("shield") else 0)
+    assert cost["untrained"] == cost["bc"] == chosen
+    warm = branches + shield + marks["warmstart"]["real_transitions"]
+    assert cost["warmstart"] == collected + warm
     # Replays of the scorecard and the check of the dream come before it is used.
     dreamed = replays + marks["dream_check"].get("real_transitions", 0)
     dreamed += marks["expert_iteration"].get("real_transitions", 0)
