@@ -1,6 +1,9 @@
 """The part of the contract checker that is about ends: limits, rules, steps after."""
 
-from collections.abc import Sequence
+import difflib
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from gymnasium import error
@@ -70,6 +73,19 @@ def add_steps_after_end(
         add("a step after the end must raise", where, _RAISE)
 
 
+LIMIT = "max_episode_steps"
+STEP_LIMITS = frozenset(
+    "_max_episode_steps episode_length horizon max_episode_length max_length max_moves "
+    "max_num_steps max_steps max_turns step_limit".split()
+)
+"""Attributes of other libraries and of usual code that hold a step limit."""
+LISTS_OF_ACTIONS = frozenset(
+    "admissible_actions admissible_commands allowed_actions available_actions "
+    "get_valid_actions legal_actions legal_moves possible_actions valid_moves".split()
+)
+"""Methods of other libraries and of usual code that list valid actions."""
+SIMILAR = 0.85
+"""From here on two names differ by a letter or two (difflib's ratio)."""
 METHODS = ("tasks", "expert", "valid_actions", "variations", "fork", "render_state")
 """Methods that an environment may have, or may set to None to have none."""
 FLAGS = ("deterministic", "plans_from_any_state")
@@ -103,6 +119,63 @@ def check_declarations(player: Player) -> None:
         cure = "declare how many copies a run may make, or None for any number"
         player.findings.fault(str(error), "max_copies", cure)
     _check_limit_value(player)
+    _check_misnamed(player)
+
+
+def _check_misnamed(player: Player) -> None:
+    """Warn of attributes that nothing reads, where one with a similar name is missing.
+
+    `max_steps = 30` declares no step limit, and `admissible_actions` lists no actions.
+    """
+    if player.env.spec is not None:  # made by others, who do not know these names
+        return
+    env = player.env.unwrapped
+    attributes = _own_attributes(env)
+    for name, meant in _misnamed(env, attributes):
+        value = attributes[name]
+        shown = f"{name}()" if callable(value) else f"{name} = {value!r:.40}"
+        cure = "or leave it if it is something else"
+        if meant == LIMIT:
+            cure = f"or episodes of a run have {limits.DEFAULT} steps"
+        player.findings.warn(
+            f"{shown} is not read: is it meant as {meant}?",
+            type(env).__name__,
+            f"rename it to {meant}, {cure}",
+        )
+
+
+def _misnamed(env: Any, attributes: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield attributes that nothing reads, each with the name that is probably meant.
+
+    `attributes` are those that a user has written.
+    """
+    missing = [name for name in METHODS if getattr(env, name, None) is None]
+    for name, value in attributes.items():
+        is_tool = getattr(value, "_is_tool", False)
+        if callable(value) and not is_tool and not isinstance(value, type):
+            near = difflib.get_close_matches(name, missing, 1, cutoff=SIMILAR)
+            if not near and "valid_actions" in missing and name in LISTS_OF_ACTIONS:
+                near = ["valid_actions"]
+            yield from ((name, meant) for meant in near)
+        elif (
+            name in STEP_LIMITS
+            and limits.is_step_limit(value)
+            and attributes.get(LIMIT) is None
+            and "expert" in missing  # else its plans say how long an episode is
+        ):
+            yield name, LIMIT
+
+
+def _own_attributes(env: Any) -> dict[str, Any]:
+    """Return what a user's classes and the instance itself define, by name."""
+    classes = [
+        c
+        for c in type(env).__mro__
+        if c.__module__.partition(".")[0] not in ("builtins", "dreamgym", "gymnasium")
+    ]
+    names = {name for c in classes for name in vars(c)} | vars(env).keys()
+    # Static: a property is not run.
+    return {name: inspect.getattr_static(env, name) for name in sorted(names)}
 
 
 def _check_limit_value(player: Player) -> None:
