@@ -39,6 +39,7 @@ from worldmodel.text import persistence, state_format
 from worldmodel.text.names import MAX_DRAWS, Groups
 from worldmodel.text.state_format import StateFormat
 from worldmodel.text.tokenizer import TextTokenizer
+from worldmodel.text.writing.states import with_written_states
 
 CAPACITY = 50_000
 """Real transitions that the replay memory begins with, the newest, at most."""
@@ -144,10 +145,20 @@ def _with_tokenizer_traces(
     run: Run, tok: TextTokenizer, episodes: Sequence[Episode]
 ) -> list[Episode]:
     """Return the episodes with traces that say numbers as the tokenizer writes them."""
-    enabled, changes = run.config.experience.reasoning, tok.change_rule
+    enabled, writing = run.config.experience.reasoning, tok.writing
     return [
-        reasoning.set_rule_traces(e, enabled=enabled, changes=changes) for e in episodes
+        reasoning.set_rule_traces(e, enabled=enabled, writing=writing) for e in episodes
     ]
+
+
+def _quoting(run: Run, tok: TextTokenizer, train: Sequence[Episode]) -> frozenset[str]:
+    """Return the families whose traces quote whole lines, as models read them."""
+    if not run.config.experience.whole_quotes:
+        return frozenset()
+    if tok.writing.columns:
+        traced = _with_tokenizer_traces(run, tok, train)
+        train = with_written_states(traced, tok.writing)
+    return quoting_families(train)
 
 
 def fit_data(
@@ -300,7 +311,7 @@ def load_experience(
         confidence_signal=c.uncertainty.signal,
         calibration=scale,
         reward_tokens=max(REWARD_TOKENS, numbers.get("reward_tokens", 0)),
-        quoting=quoting_families(train) if c.experience.whole_quotes else frozenset(),
+        quoting=_quoting(run, tok, train),
     )
 
 

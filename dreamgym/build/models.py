@@ -70,6 +70,7 @@ def initial_model(
             references=c.references,
             markers=c.argument_markers,
             changes=c.number_changes,
+            columns=c.grid_columns,
             directory=run.path("tokenizer"),
         )
     else:

@@ -22,9 +22,9 @@ from worldmodel.fitting.supervised import CONTEXT
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
 from worldmodel.text.names import MAX_DRAWS, Groups, with_exchanged_names
-from worldmodel.text.number_changes import with_changes
 from worldmodel.text.references import reference_rule
-from worldmodel.text.tokenizer import TextTokenizer
+from worldmodel.text.tokenizer import MAX_LINES, TextTokenizer
+from worldmodel.text.writing.states import StateWriting, with_written_states
 
 
 def train_tokenizer(
@@ -34,22 +34,29 @@ def train_tokenizer(
     references: bool = True,
     markers: bool = True,
     changes: bool = True,
+    columns: bool = True,
     directory: Path | None = None,
 ) -> TextTokenizer:
     """Train a tokenizer for episodes; write it to `directory`, if given.
 
     It has references if the episodes have identifiers, and markers if their
     instructions have arguments (text/references.py), unless these are off. It writes
-    numbers as `changes` in the lines where that is easier (text/number_changes.py).
+    numbers as `changes` in the lines where that is easier, and reads the `columns` of
+    a grid where steps change them (text/writing/).
 
     Raises:
       ValueError: `vocab_size` is too small (TextTokenizer.train).
     """
     rule = reference_rule(
-        episodes, references=references, markers=markers, changes=changes
+        episodes,
+        references=references,
+        markers=markers,
+        changes=changes,
+        columns=columns,
     )
-    if rule is not None and rule.changes is not None:
-        episodes = with_changes(episodes, rule.changes)
+    if rule is not None:
+        writing = StateWriting(rule.columns, rule.changes, MAX_LINES)
+        episodes = with_written_states(episodes, writing)
     tokenizer = TextTokenizer.train(texts_of(episodes), vocab_size, references=rule)
     if directory is not None:
         with processes.first_process_writes("tokenizer") as writes:

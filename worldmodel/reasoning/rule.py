@@ -14,8 +14,9 @@ from worldmodel.data.outcomes import number_text, outcome_of
 from worldmodel.data.records import Episode, State, Transition
 from worldmodel.text import edits
 from worldmodel.text.identifiers import has_digit, is_number, words
-from worldmodel.text.number_changes import ChangeRule, drop_changes, write_changes
 from worldmodel.text.tools.tool_calls import MAX_ACTION_WORDS, action_words
+from worldmodel.text.writing.number_changes import drop_changes
+from worldmodel.text.writing.states import StateWriting, written_transition
 
 MAX_LINE_WORDS = 12
 """Words of a line that a trace quotes, at most."""
@@ -44,28 +45,29 @@ def annotate(episode: Episode, traces: Sequence[str | None] | None = None) -> Ep
 
 
 def set_rule_traces(
-    episode: Episode, *, enabled: bool, changes: ChangeRule | None = None
+    episode: Episode, *, enabled: bool, writing: StateWriting | None = None
 ) -> Episode:
     """Return the episode with traces by rule where it has none, or without any.
 
-    Where next states are written with `changes` for numbers (text/number_changes.py),
-    traces by rule say these changes too. Traces of another writer stay as they are.
+    Where models read and write states in another form (`writing`), with changes for
+    numbers or with columns of a grid, traces by rule say these too. Traces of another
+    writer stay as they are.
     """
     if not enabled:
         return without_reasoning(episode)
     episode = annotate(episode)
-    return episode if changes is None else _say_changes(episode, changes)
+    return episode if writing is None else _in_written_form(episode, writing)
 
 
-def _say_changes(episode: Episode, rule: ChangeRule) -> Episode:
-    """Return the episode with changes for numbers in its traces by rule."""
+def _in_written_form(episode: Episode, writing: StateWriting) -> Episode:
+    """Return the episode with traces by rule of its states as models write them."""
     status = has_status_line(episode)
 
     def trace(t: Transition) -> str | None:
-        written = write_changes(t.state, t.next_state, rule)
-        if written == t.next_state or t.reasoning != explain(t, status=status):
+        written = written_transition(t, writing)
+        if written == t or t.reasoning != explain(t, status=status):
             return t.reasoning
-        return explain(dataclasses.replace(t, next_state=written), status=status)
+        return explain(written, status=status)
 
     steps = (dataclasses.replace(t, reasoning=trace(t)) for t in episode.transitions)
     return dataclasses.replace(episode, transitions=tuple(steps))

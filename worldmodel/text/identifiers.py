@@ -15,7 +15,7 @@ from worldmodel.data.json_reading import RecordError
 from worldmodel.data.rates import Rate
 from worldmodel.data.records import Episode
 from worldmodel.text.novelty import PRICE, novel_words
-from worldmodel.text.number_changes import ALL_LINES, ChangeRule
+from worldmodel.text.writing.number_changes import ALL_LINES, ChangeRule
 
 MAX_SHARE = 0.05
 """A word in a smaller share of its family's tasks is an identifier."""
@@ -49,7 +49,8 @@ class ReferenceRule(NamedTuple):
     arguments, which have markers; there are none where it is None. The same holds for
     words of an action outside `action_template`, and for the lines that hold them.
     `changes`: in which lines of next states numbers are written as changes
-    (number_changes.py); None: in no line.
+    (writing/number_changes.py); None: in no line. `columns`: the words of grids that
+    are read with their columns (writing/columns.py).
     """
 
     words: frozenset[str]
@@ -58,6 +59,7 @@ class ReferenceRule(NamedTuple):
     template: frozenset[str] | None = None
     action_template: frozenset[str] | None = None
     changes: ChangeRule | None = None
+    columns: frozenset[str] = frozenset()
 
     @classmethod
     def parse(cls, text: bytes | str) -> "ReferenceRule":
@@ -74,6 +76,7 @@ class ReferenceRule(NamedTuple):
                 bool(raw.get("identifiers", True)),
                 *(None if words is None else _word_set(words) for words in templates),
                 changes=_change_rule(raw.get("changes")),
+                columns=_word_set(raw.get("columns", [])),
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise RecordError(
@@ -83,7 +86,7 @@ class ReferenceRule(NamedTuple):
 
     def json(self) -> str:
         """Return the rule as text that `parse` reads."""
-        names = ("words", "template", "action_template")
+        names = ("words", "template", "action_template", "columns")
         sets = {name: getattr(self, name) for name in names}
         lists = {k: None if v is None else sorted(v) for k, v in sets.items()}
         changes = None

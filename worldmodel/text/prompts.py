@@ -25,7 +25,6 @@ from typing import NamedTuple
 from worldmodel.data.outcomes import OUTCOMES, number_text, outcome_of
 from worldmodel.data.records import State, Task, Transition
 from worldmodel.text import edits
-from worldmodel.text.number_changes import read_changes, unread_changes, write_changes
 from worldmodel.text.references import AnyTokenizer, with_references
 from worldmodel.text.tokenizer import MAX_LINES, TextTokenizer
 
@@ -45,12 +44,14 @@ class Reply(NamedTuple):
     error: str | None
 
 
-def state_ids(tok: AnyTokenizer, state: State) -> list[int]:
+def state_ids(tok: AnyTokenizer, state: State, *, plain: bool = False) -> list[int]:
     """Return `state`, then each line behind the control token of its number.
 
-    Markers of an action's arguments stand between the two.
+    Markers of an action's arguments stand between the two. A `plain` state has no
+    columns of a grid.
     """
     out = [tok.control("state")]
+    state = state if plain else tok.writing.shown(state)
     for i, (line, marks) in enumerate(zip(state, tok.line_marks(state), strict=True)):
         out += [tok.line(i), *marks, *tok.encode(line)]
     return out
@@ -74,9 +75,9 @@ def effect_ids(
     state takes the place of the script.
     """
     out = [tok.control("next")]
-    if tok.change_rule is not None:
-        after = write_changes(before, after, tok.change_rule)
-    if full or len(before) > MAX_LINES:
+    whole = full or len(before) > MAX_LINES
+    before, after = tok.writing.written(before, after, whole=whole)
+    if whole:
         out += [tok.control("full"), *tok.encode("\n".join(after))]
         return out
     for index, new in edits.with_swaps(before, edits.diff(before, after)):
@@ -310,7 +311,7 @@ def variation_ids(tok: AnyTokenizer, task: Task) -> list[int]:
     return [
         tok.control("vary"),
         *tok.encode(task.instruction),
-        *state_ids(tok, task.initial_state),
+        *state_ids(tok, task.initial_state, plain=True),
         tok.control("task"),
     ]
 
@@ -319,7 +320,7 @@ def variation_reply_ids(tok: AnyTokenizer, task: Task) -> list[int]:
     """Return a task and its initial state, after `task`."""
     return [
         *tok.encode(task.instruction),
-        *state_ids(tok, task.initial_state),
+        *state_ids(tok, task.initial_state, plain=True),
         tok.control("end"),
     ]
 
@@ -362,6 +363,9 @@ def parse_reply(
     nothing, and which no edit of a real transition does.
     """
     parts = _split(tok, ids)
+    lines_read = tok.writing.shown(before)
+    if lines_read != before:  # keys are those of recorded lines
+        distinct = keyed_by_prefix = False
     reasoning, script, full = "", [], None
     reward, outcome, error = 0.0, "go", None
     for position, (name, run) in enumerate(parts):
@@ -375,7 +379,7 @@ def parse_reply(
             script.append(edits.Edit(index, _lines(text)))
         elif name == "same" and script:
             moved, last = _lines(text), script.pop()
-            index = edits.find_line(before, moved[0]) if moved else None
+            index = edits.find_line(lines_read, moved[0]) if moved else None
             if index is None:
                 error = f"{NO_LINE} {text!r}"
             else:
@@ -401,23 +405,20 @@ def parse_reply(
         after = full
         if after is None:
             after = edits.apply(
-                before,
+                lines_read,
                 tuple(script),
                 distinct=distinct,
                 keyed_by_prefix=keyed_by_prefix,
             )
         if full is None and not repeats:
             line = edits.repeated_line(
-                before, tuple(script), keyed_by_prefix=keyed_by_prefix
+                lines_read, tuple(script), keyed_by_prefix=keyed_by_prefix
             )
             if line is not None:
                 error = error or f"{REPEATED}: {line!r}"
-    except IndexError as missing_line:
-        after, error = before, str(missing_line)
-    if tok.change_rule is not None:
-        after = read_changes(before, after)
-        if unread := unread_changes(before, after):
-            error = f"a change of a number that the state does not have: {unread[0]!r}"
+        after = tok.writing.read(before, after, whole=full is not None)
+    except (IndexError, ValueError) as fault:
+        after, error = before, str(fault)
     if parts[-1][0] not in OUTCOMES:
         error = "the reply has no outcome"
     return Reply(reasoning, after, reward, outcome, error)

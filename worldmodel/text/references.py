@@ -46,8 +46,9 @@ from worldmodel.data.invalid_actions import is_invalid
 from worldmodel.data.records import Episode
 from worldmodel.text import identifiers
 from worldmodel.text.identifiers import ReferenceRule, is_identifier, is_number
-from worldmodel.text.number_changes import change_rule, with_changes
 from worldmodel.text.tokenizer import TextTokenizer
+from worldmodel.text.writing.columns import grid_words
+from worldmodel.text.writing.number_changes import change_rule, with_changes
 
 MIN_TASKS = 0.5
 """References are used where this share of a family's tasks holds an identifier, and
@@ -270,16 +271,19 @@ def reference_rule(
     references: bool = True,
     markers: bool = True,
     changes: bool = True,
+    columns: bool = True,
 ) -> ReferenceRule | None:
     """Return which words of such episodes have references and which have markers.
 
     None where few tasks have any, or `references` and `markers` are off, unless numbers
-    are to be written as `changes` and that is easier in some lines (number_changes.py).
+    are to be written as `changes` and that is easier in some lines, or states to be
+    read with the `columns` of a grid and recorded steps change them (writing/).
     Known words are those of a family's form (identifiers.is_identifier) in any family,
     single letters, and the first words of actions. Numbers stay text where any family
     computes with them, digit by digit.
     """
     rule = change_rule(episodes) if changes else None
+    cells = grid_words(episodes) if columns else frozenset[str]()
     families: dict[str, list[Episode]] = {}
     for e in episodes if rule is None else with_changes(episodes, rule):
         families.setdefault(e.task.family, []).append(e)
@@ -306,7 +310,7 @@ def reference_rule(
     has_action_arguments = markers and _most_tasks(
         families.values(), lambda e: _action_arguments(e) - action_template
     )
-    if not (has_identifiers or has_arguments or has_action_arguments or rule):
+    if not any((has_identifiers, has_arguments, has_action_arguments, rule, cells)):
         return None
     return ReferenceRule(
         frozenset(form),
@@ -315,6 +319,7 @@ def reference_rule(
         template if has_arguments else None,
         action_template if has_action_arguments else None,
         rule,
+        cells,
     )
 
 

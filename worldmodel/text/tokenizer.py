@@ -25,7 +25,7 @@ from tokenizers import (
 
 from worldmodel.data.json_reading import RecordError, read_json_object
 from worldmodel.text.identifiers import REFERENCE_FILE, ReferenceRule
-from worldmodel.text.number_changes import ChangeRule
+from worldmodel.text.writing.states import StateWriting
 
 MAX_LINES = 32
 CONTROLS = (
@@ -261,13 +261,14 @@ class TextTokenizer:
         self._control = {c: vocabulary[control_text(c)] for c in CONTROLS}
         self._names = {i: c for c, i in self._control.items()}
         self.reference_rule: ReferenceRule | None = None
-        # In which lines numbers are written as changes; None: in no line.
-        self.change_rule: ChangeRule | None = None
+        self.writing = StateWriting()
         self.join = -1
         self.references: list[int] = []
         if REFERENCE_FILE in self._files:
             self.reference_rule = ReferenceRule.parse(self._files[REFERENCE_FILE])
-            self.change_rule = self.reference_rule.changes
+            self.writing = StateWriting(
+                self.reference_rule.columns, self.reference_rule.changes, MAX_LINES
+            )
             self.join = vocabulary[control_text(JOIN)]
             self.references = [vocabulary[control_text(r)] for r in REFERENCES]
         self.vocab_size: int = _vocab_size(vocabulary)

@@ -30,9 +30,9 @@ def test_a_model_that_writes_changes_adds_what_it_never_added(tmp_path):
 
     def exact(*, changes: bool) -> float:
         tok = train_tokenizer(train, 400, changes=changes)
-        assert (tok.change_rule is not None) == changes
+        assert (tok.writing.changes is not None) == changes
         written = [
-            reasoning.set_rule_traces(e, enabled=True, changes=tok.change_rule)
+            reasoning.set_rule_traces(e, enabled=True, writing=tok.writing)
             for e in train
         ]
         model = fitted(tok, written, tmp_path / f"{changes}", row_tokens=128)

@@ -15,7 +15,8 @@ from worldmodel.experience.examples import train_tokenizer, transition_examples
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import edits, prompts
 from worldmodel.text.identifiers import ReferenceRule
-from worldmodel.text.number_changes import (
+from worldmodel.text.references import reference_rule
+from worldmodel.text.writing.number_changes import (
     ALL_LINES,
     ChangeRule,
     change_rule,
@@ -24,7 +25,7 @@ from worldmodel.text.number_changes import (
     with_changes,
     write_changes,
 )
-from worldmodel.text.references import reference_rule
+from worldmodel.text.writing.states import StateWriting
 
 HAND = [
     (("ice 9",), ("ice 13",), ("ice +4",)),
@@ -308,7 +309,7 @@ def fitted():
     config = ExperienceConfig(demonstrations=1)
     memory = ReplayMemory.from_episodes(episodes, capacity=100)
     written = [
-        reasoning.set_rule_traces(e, enabled=True, changes=tok.change_rule)
+        reasoning.set_rule_traces(e, enabled=True, writing=tok.writing)
         for e in episodes
     ]
     return tok, episodes, transition_examples(tok, written, memory, config)
@@ -316,7 +317,7 @@ def fitted():
 
 def test_replies_have_changes_in_reasoning_and_state(fitted):
     tok, episodes, examples = fitted
-    assert tok.change_rule == ALL_LINES
+    assert tok.writing.changes == ALL_LINES
     t = episodes[0].transitions[1]
     query_tok = prompts.query_tokenizer(
         tok, episodes[0].task, (), (), t.state, t.action
@@ -326,7 +327,9 @@ def test_replies_have_changes_in_reasoning_and_state(fitted):
     assert change in query_tok.decode([i for i in ids if tok.name(i) is None])
     reply = prompts.reply_ids(query_tok, t)
     assert prompts.parse_reply(query_tok, reply, t.state).next_state == t.next_state
-    changed = reasoning.set_rule_traces(episodes[0], enabled=True, changes=ALL_LINES)
+    changed = reasoning.set_rule_traces(
+        episodes[0], enabled=True, writing=StateWriting(changes=ALL_LINES)
+    )
     assert change in changed.transitions[1].reasoning
     assert t.next_state[1].split()[1] not in changed.transitions[1].reasoning.split()
     # The sums are in no reply: the model need not add.
@@ -344,7 +347,9 @@ def test_a_thought_of_another_writer_stays_as_it_is():
     step = dataclasses.replace(episode.transitions[0], reasoning="more ice")
     episode = dataclasses.replace(episode, transitions=(step,))
     assert with_changes([episode]) != [episode]
-    changed = reasoning.set_rule_traces(episode, enabled=True, changes=ALL_LINES)
+    changed = reasoning.set_rule_traces(
+        episode, enabled=True, writing=StateWriting(changes=ALL_LINES)
+    )
     assert changed == episode
 
 
@@ -367,7 +372,7 @@ def test_a_change_of_what_is_not_there_is_from_zero(fitted):
 def test_the_rule_is_saved_and_may_be_left_out(tmp_path):
     episodes = shop(5)
     tok = train_tokenizer(episodes, 400, directory=tmp_path)
-    assert type(tok).load(tmp_path).change_rule == ALL_LINES
+    assert type(tok).load(tmp_path).writing.changes == ALL_LINES
     rule = reference_rule(episodes, changes=False)
     assert rule is None or rule.changes is None
     # Sums are computed digit by digit, changes are copied.

@@ -1,0 +1,1 @@
+"""How models read and write states: grids with their columns, numbers as changes."""

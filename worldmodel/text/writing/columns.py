@@ -1,0 +1,240 @@
+"""Grids, read by their columns as well as by their rows.
+
+state -> the same state with a line for each column of its grid -> an edit of a row or
+of a column -> read back as the next state
+
+In a state such as `# @ .` above `# . .`, a step to the left or right changes one line,
+and a model sees what stands there from the words around it. A step up or down changes
+two lines, in the same place of each, which a small model has to count off: it got the
+horizontal moves of a box game right in 95 %, and the vertical ones in 40 %. With the
+columns as further lines both are the same task. What changed is written in the rows or
+in the columns, whichever are fewer lines, and the others follow from it.
+"""
+
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from worldmodel.data.records import Episode, State, Transition
+
+COLUMN = "column"
+"""The first word of the line of a column."""
+MIN_ROWS = MIN_WIDTH = 3
+"""Rows and columns of a grid, at least."""
+MIN_CHANGES, MIN_SHARE = 20, 0.05
+"""Transitions that change fewer columns than rows, and their share of those that change
+something, below which columns are not shown."""
+MAX_TRANSITIONS = 2000
+"""Transitions of a family that are looked at."""
+
+
+class Grid(NamedTuple):
+    """Where the grid of a state stands.
+
+    It has `rows` lines from `start` on, with `width` cells each, behind `labels` words
+    such as `row 3`. In a `compact` one a row is one word whose letters are the cells.
+    """
+
+    start: int
+    rows: int
+    width: int
+    labels: int
+    compact: bool
+
+    def same_shape(self, other: "Grid | None") -> bool:
+        """Return whether another grid has as many rows, cells and labels."""
+        return other is not None and self[1:] == other[1:]
+
+    def cells(self, state: State) -> list[list[str]]:
+        """Return the cells of the rows."""
+        lines = state[self.start : self.start + self.rows]
+        if self.compact:
+            return [list(line) for line in lines]
+        return [line.split()[self.labels :] for line in lines]
+
+    def with_cells(
+        self, state: State, cells: Sequence[Sequence[str]], *, compact: bool = False
+    ) -> State:
+        """Return the state with these cells, as one word a row if `compact`."""
+        out = list(state)
+        for i, row in enumerate(cells, self.start):
+            labels = [] if self.compact else state[i].split()[: self.labels]
+            out[i] = "".join(row) if compact else " ".join([*labels, *row])
+        return tuple(out)
+
+
+@functools.lru_cache(maxsize=16384)
+def find_grid(state: State, words: frozenset[str] | None) -> Grid | None:
+    """Return the largest grid of a state, or None.
+
+    Its lines have equally many words, or are one word each of equally many letters. The
+    first words of each line may be labels: one word that all lines share and a number.
+    At least half of the cells of each line are among `words` (`grid_words`); with None
+    all may be any.
+    """
+    spaced, compact = ([_parts(x, compact=c) for x in state] for c in (False, True))
+    grids = [
+        Grid(start, end - start, len(parts[start]) - labels, labels, parts is compact)
+        for parts, most_labels in ((spaced, 2), (compact, 0))
+        for labels in range(most_labels + 1)
+        for start, end in _runs(parts, labels, words)
+        if end - start >= MIN_ROWS and len(parts[start]) - labels >= MIN_WIDTH
+    ]
+    # Of several that with labels: they tell rows from other lines.
+    return max(grids, key=lambda g: (g.labels, g.rows * g.width), default=None)
+
+
+def _parts(line: str, *, compact: bool) -> list[str]:
+    """Return the words of a line, or the letters of a line that is one word."""
+    words = line.split()
+    if compact:
+        return list(line) if len(words) == 1 and line == words[0] else []
+    # Only single spaces can be written again.
+    return words if line == " ".join(words) else []
+
+
+def _runs(
+    rows: Sequence[Sequence[str]], labels: int, words: frozenset[str] | None
+) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of runs of rows of one length, whose labels count up."""
+    start = 0
+    for i in range(1, len(rows) + 1):
+        if i == len(rows) or not _goes_on(rows[i - 1], rows[i], labels, words):
+            yield start, i
+            start = i
+
+
+def _goes_on(
+    row: Sequence[str],
+    following: Sequence[str],
+    labels: int,
+    words: frozenset[str] | None,
+) -> bool:
+    """Return whether two rows belong to one grid."""
+    if len(row) != len(following) or len(row) < labels:
+        return False
+    if words is not None and not all(
+        2 * sum(cell in words for cell in cells[labels:]) >= len(cells) - labels
+        for cells in (row, following)
+    ):
+        return False
+    if not labels:
+        return True
+    numbers = row[labels - 1], following[labels - 1]
+    return (
+        all(map(str.isdecimal, numbers))
+        and int(numbers[1]) - int(numbers[0]) == 1
+        and row[: labels - 1] == following[: labels - 1]
+    )
+
+
+def column_lines(cells: Sequence[Sequence[str]]) -> State:
+    """Return a line for each column."""
+    return tuple(" ".join([COLUMN, *x]) for x in zip(*cells, strict=True))
+
+
+def with_columns(state: State, words: frozenset[str], max_lines: int) -> State:
+    """Return the state as models read it: its columns, then its lines.
+
+    It is returned as it is if it has no grid or has more than `max_lines` then.
+    """
+    return write_columns(state, state, words, max_lines)[0]
+
+
+def write_columns(
+    before: State, after: State, words: frozenset[str], max_lines: int
+) -> tuple[State, State]:
+    """Return two states as models read and write them.
+
+    Of the next state, what changed is written in the columns where these are fewer
+    lines, else in the rows; the others are those of the state before.
+    """
+    grid = find_grid(before, words)
+    if grid is None or len(before) + grid.width > max_lines:
+        return before, after
+    old, new_grid = grid.cells(before), find_grid(after, words)
+    columns = column_lines(old)
+    first = (*columns, *grid.with_cells(before, old))
+    if new_grid is None or not grid.same_shape(new_grid):
+        return first, (*columns, *after)
+    new = new_grid.cells(after)
+    if _prefers_columns(old, new):
+        return first, (*column_lines(new), *new_grid.with_cells(after, old))
+    return first, (*columns, *new_grid.with_cells(after, new))
+
+
+def _prefers_columns(old: list[list[str]], new: list[list[str]]) -> bool:
+    """Return whether fewer columns than rows change."""
+    rows = sum(a != b for a, b in zip(old, new, strict=True))
+    pairs = zip(zip(*old, strict=True), zip(*new, strict=True), strict=True)
+    return sum(a != b for a, b in pairs) < rows
+
+
+def read_columns(
+    before: State, written: State, words: frozenset[str], max_lines: int
+) -> State:
+    """Return the next state that was written for a state, without its columns.
+
+    `before` is the state itself, as it was recorded.
+
+    Raises:
+      ValueError: columns are missing, or do not fit the rows.
+    """
+    grid = find_grid(before, words)
+    if grid is None or len(before) + grid.width > max_lines:
+        return written
+    old = grid.cells(before)
+    lines, rest = written[: grid.width], written[grid.width :]
+    columns = [line.split() for line in lines]
+    if len(lines) < grid.width or any(
+        len(column) != grid.rows + 1 or column[0] != COLUMN for column in columns
+    ):
+        raise ValueError(f"the grid has not {grid.width} columns of {grid.rows} cells")
+    # Other words may have been dreamed, or stand in the grid after a change.
+    cells_there = words.union(*old, *(column[1:] for column in columns))
+    new_grid = find_grid(rest, words) or find_grid(rest, cells_there)
+    if not grid._replace(compact=False).same_shape(new_grid):
+        if lines == column_lines(old):
+            return rest
+        raise ValueError("a column changes of a grid that is not there any more")
+    assert new_grid is not None
+    cells = new_grid.cells(rest)
+    for j, column in enumerate(columns):
+        for i, cell in enumerate(column[1:]):
+            if cell != old[i][j]:
+                cells[i][j] = cell
+    return new_grid.with_cells(rest, cells, compact=grid.compact)
+
+
+def grid_words(episodes: Iterable[Episode]) -> frozenset[str]:
+    """Return the words of the cells of grids whose columns models should read.
+
+    They are those of families whose recorded steps often change fewer columns than
+    rows; empty where there are none. A word of a grid stands now in one column and now
+    in another, which those of a table do not.
+    """
+    families: dict[str, list[Transition]] = {}
+    for e in episodes:
+        families.setdefault(e.task.family, []).extend(e.transitions)
+    sampled = (steps[:MAX_TRANSITIONS] for steps in families.values())
+    return frozenset().union(*map(_words_of_family, sampled))
+
+
+def _words_of_family(steps: Sequence[Transition]) -> frozenset[str]:
+    columns: dict[str, set[int]] = {}
+    for t in steps:
+        if (grid := find_grid(t.state, None)) is not None:
+            for row in grid.cells(t.state):
+                for j, cell in enumerate(row):
+                    columns.setdefault(cell, set()).add(j)
+    words = frozenset(word for word, places in columns.items() if len(places) > 1)
+    changes = [t for t in steps if t.state != t.next_state]
+    count = sum(_changes_columns(t.state, t.next_state, words) for t in changes)
+    return words if count >= max(MIN_CHANGES, MIN_SHARE * len(changes)) else frozenset()
+
+
+def _changes_columns(before: State, after: State, words: frozenset[str]) -> bool:
+    grid, new_grid = find_grid(before, words), find_grid(after, words)
+    if grid is None or new_grid is None or not grid.same_shape(new_grid):
+        return False
+    return _prefers_columns(grid.cells(before), new_grid.cells(after))
