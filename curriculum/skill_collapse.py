@@ -16,7 +16,8 @@ NAMED = {
     "tool_accuracy": "which collapse",
     "execution": "argument collapse",
 }
-"""The primer's names for the fall of a measure."""
+"""The primer's names for the fall of a measure, in the order in which one breaks the
+next: of a call that cannot be read, the tool is wrong and the execution fails."""
 
 LOWER_IS_BETTER = (
     "calls_per_success",
@@ -49,8 +50,10 @@ def red_flags(
     """Return the red flags of the last check by measure; empty where there are none.
 
     A measure has collapsed if it is more than `drop` below the best of the `window`
-    checks before, while another has risen since that best: a fall of all at once is a
-    worse policy rather than one skill traded for another. Calls vanish below a tenth of
+    checks before. Those of NAMED form a chain: of a call that cannot be read all that
+    follows fails, too, so that only the first one that fell is named. Of another
+    measure it is a collapse only where a measure has risen since that best: else it is
+    a worse policy rather than one skill traded for another. Calls vanish below a tenth of
     the expected ones and explode above three times as many. Flat success while the mean
     of the other skills rose by more than `drop` over a whole window is a plateau "due
     to overfitting on shaping rewards".
@@ -64,20 +67,32 @@ def red_flags(
         return {}
     latest, before = history[-1], list(history[-1 - window : -1])
     out = {}
-    for name in _skills(latest):
-        past = [x for x in before if name in x]
-        if not past:
-            continue
-        best = max(past, key=lambda x: x[name])
-        rose = any(
-            latest[k] > best[k] for k in _skills(latest) if k != name and k in best
-        )
-        if best[name] - latest[name] > drop and rose:
-            out[name] = NAMED.get(name, "skill collapse")
+    fallen = [x for x in _skills(latest) if _fall(x, latest, before) > drop]
+    if in_chain := [name for name in NAMED if name in fallen]:
+        out[in_chain[0]] = NAMED[in_chain[0]]
+    else:
+        traded = [name for name in fallen if _another_rose(name, latest, before)]
+        out |= dict.fromkeys(traded, "skill collapse")
     out |= _calls(latest)
     if len(before) == window and _plateau(before[0], latest, before, drop):
         out["success"] = "plateau"
     return out
+
+
+def _fall(
+    name: str, latest: Mapping[str, float], before: Sequence[Mapping[str, float]]
+) -> float:
+    """Return how far a measure is below its best of the checks before."""
+    past = [x[name] for x in before if name in x]
+    return max(past) - latest[name] if past else 0.0
+
+
+def _another_rose(
+    name: str, latest: Mapping[str, float], before: Sequence[Mapping[str, float]]
+) -> bool:
+    """Return whether another measure has risen since a measure was best."""
+    best = max((x for x in before if name in x), key=lambda x: x[name])
+    return any(latest[k] > best[k] for k in _skills(latest) if k != name and k in best)
 
 
 def _skills(measures: Mapping[str, float]) -> list[str]:

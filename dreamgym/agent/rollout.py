@@ -363,7 +363,15 @@ def _shielded(
     """Return the action that is executed in place of the one that was sampled."""
     if policy.shield is None:
         return action
-    return policy.shield(slot.task, slot.state, action, envs.valid_actions(index))
+    valid = envs.valid_actions(index)
+    executed: Any = policy.shield(slot.task, slot.state, action, valid)
+    if not isinstance(executed, str):
+        name = getattr(policy.shield, "__qualname__", repr(policy.shield))
+        raise TypeError(
+            f"policy.shield: {name}(task, state, action, valid_actions) must return the "
+            f"action to execute as a text, got {executed!r:.40}"
+        )
+    return executed
 
 
 def _advance(slot: _Slot, turn: Turn, action: str, step: Step) -> bool:

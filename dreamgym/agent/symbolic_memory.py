@@ -15,7 +15,7 @@ from worldmodel.data.invalid_actions import error_only_change
 from worldmodel.data.records import State
 from worldmodel.text import prompts
 from worldmodel.text.references import AnyTokenizer
-from worldmodel.text.tools.tool_calls import read_call
+from worldmodel.text.tools.tool_calls import RESULT, read_action, write_call
 
 
 class ToolCount(NamedTuple):
@@ -61,9 +61,34 @@ class SymbolicMemory(NamedTuple):
 
 
 def action_name(action: str) -> str:
-    """Return the tool that an action calls, or its verb."""
-    call = read_call(action)
-    return call.tool if call is not None and call.tool else first_word(action)
+    """Return the first tool that an action calls, or its verb."""
+    return action_names(action)[0]
+
+
+def action_names(action: str) -> list[str]:
+    """Return the tools that an action calls, or its verb."""
+    tools = [call.tool for call in read_action(action).calls if call.tool]
+    return tools or [first_word(action)]
+
+
+def _facts(state: State, action: str | None) -> dict[str, str]:
+    """Return the lines of a state by name.
+
+    The name of a line is its first word. What a tool has answered is named by its call:
+    the next answer of another one does not stand for it.
+    """
+    calls = [] if action is None else list(read_action(action).calls)
+    results = [line for line in state if line.startswith(RESULT)]
+    named = len(calls) == len(results)
+    out = {}
+    for line in state:
+        name = first_word(line)
+        if named and line.startswith(RESULT):
+            call = calls.pop(0)
+            name = write_call(call.tool, call.arguments)
+            line = f"{name} {line}"
+        out[name] = line
+    return out
 
 
 def symbolic_memory(
@@ -71,22 +96,24 @@ def symbolic_memory(
 ) -> SymbolicMemory:
     """Return the table of an episode: its past actions, their states, and the state.
 
-    The name of a line is its first word, as in `KeepLines`: a later line with the same
-    name stands for it. An action counts for the tool that it calls, or for its verb.
+    The name of a line is its first word, as in `KeepLines`, and that of a tool's answer
+    its call: a later line with the same name stands for it. An action counts for the
+    tools that it calls, or for its verb.
     """
     facts: dict[str, str] = {}
-    for seen in (*past_states, state):
-        for line in seen:
-            facts.pop(first_word(line), None)  # the order is that of the last sight
-            facts[first_word(line)] = line
-    present = {first_word(line) for line in state}
+    present: dict[str, str] = {}
+    for seen, action in zip((*past_states, state), (None, *past), strict=True):
+        present = _facts(seen, action)
+        for name in present:
+            facts.pop(name, None)  # the order is that of the last sight
+        facts |= present
     tools: dict[str, ToolCount] = {}
     pairs = itertools.pairwise((*past_states, state))
     for action, (before, after) in zip(past, pairs, strict=True):
-        name = action_name(action)
-        _, calls, refused = tools.pop(name, ToolCount(name, 0, 0))
-        refused += error_only_change(before, after)
-        tools[name] = ToolCount(name, calls + 1, refused)
+        for name in action_names(action):
+            _, calls, refused = tools.pop(name, ToolCount(name, 0, 0))
+            refused += error_only_change(before, after)
+            tools[name] = ToolCount(name, calls + 1, refused)
     return SymbolicMemory(
         tuple(line for name, line in facts.items() if name not in present),
         tuple(tools.values()),

@@ -25,6 +25,7 @@ from worldmodel.text.tools.tool_calls import (
     Call,
     argument_score,
     expected_calls,
+    failed_calls,
     read_action,
 )
 from worldmodel.text.tools.tool_schemas import call_error, tool_schemas
@@ -216,6 +217,10 @@ def tool_rewards(
     schemas = tool_schemas(episode.task)
     matching = match_calls([a.calls for a in actions], expected or (), config.match)
     numbers, earlier = Counter[int](), set[str]()
+    failed = {
+        first + i: failed_calls(t, len(actions[first + i].calls))
+        for i, t in enumerate(steps)
+    }
     for step, call, wanted in matching.made:
         number, is_repeated = numbers[step], repr(call) in earlier
         numbers[step] += 1
@@ -230,7 +235,7 @@ def tool_rewards(
             call_rewards(
                 call,
                 _labels_of(rule_labels(call, wanted), label, number, config),
-                steps[step - first].invalid,
+                failed[step][number],
                 config,
                 fits=call.valid_json and error is None,
             )

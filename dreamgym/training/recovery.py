@@ -5,7 +5,7 @@ alarms (monitor.py) -> the state that training continues from.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -95,15 +95,19 @@ class Recovery:
             row[f"alarm/{name}"] = 1.0
         names = [k.removeprefix("alarm/") for k in row if k.startswith("alarm/")]
         policy, critic, stop_reason = result.policy, result.critic, ""
-        if names and snapshot is not None:
+        if self._only_collapse(names):
+            # They are of rollouts by the policy from before this update: to go back to
+            # it would lose nothing but the update. Other weights teach the skill again.
+            last_row = state.curve[-1] if state.curve else {}
+            if any(f"alarm/{name}" not in last_row for name in names):
+                row |= self._remedied_weights(row)
+        elif names and snapshot is not None:
             policy, critic = snapshot
             # Where real success fell, the last updates are suspect, not only this one.
             if "max_real_drop" in names and state.best is not None:
                 policy = copy_arrays(state.best)
             row["reverted"] = 1.0
-            weights = monitor.loss_weights(row, self._config.initial_weights)
-            weights = monitor.apply_remedies(weights, c.remedies)
-            row |= monitor.weight_metrics(weights)
+            row |= self._remedied_weights(row)
             stop_reason = self._stop_reason([*state.curve, row], names, number)
         return state._replace(
             update=number,
@@ -112,6 +116,24 @@ class Recovery:
             replay=result.replay,
             curve=[*state.curve, row],
             stop_reason=stop_reason,
+        )
+
+    def _only_collapse(self, alarms: Sequence[str]) -> bool:
+        """Return whether remedies alone answer these alarms: all say a skill was lost.
+
+        Training that is to stop at an alarm stops at these, too.
+        """
+        c = self._monitor
+        is_collapse = [name.startswith("skill_collapse") for name in alarms]
+        return (
+            c.response == "revert" and bool(c.remedies and alarms) and all(is_collapse)
+        )
+
+    def _remedied_weights(self, row: Mapping[str, Any]) -> dict[str, float]:
+        """Return the weights of the loss for the next updates, as metrics."""
+        weights = monitor.loss_weights(row, self._config.initial_weights)
+        return monitor.weight_metrics(
+            monitor.apply_remedies(weights, self._monitor.remedies)
         )
 
     def _stop_reason(

@@ -19,9 +19,20 @@ def test_a_skill_that_falls_while_another_rises_has_collapsed():
     )
 
 
-def test_a_fall_of_everything_is_a_worse_policy_and_no_trade():
+def test_of_a_chain_the_first_fall_is_named():
+    # Of calls that cannot be read, none is right.
     worse = FINE | {"valid_json": 0.6, "tool_accuracy": 0.2}
-    assert red_flags([FINE, worse], drop=0.2) == {}
+    assert red_flags([FINE, worse], drop=0.2) == {"valid_json": "syntax collapse"}
+    worse = FINE | {"tool_accuracy": 0.2}
+    assert red_flags([FINE, worse], drop=0.2) == {"tool_accuracy": "which collapse"}
+
+
+def test_a_fall_of_other_skills_without_a_rise_is_a_worse_policy():
+    skills = {"argument_score": 0.9, "call_recall": 0.8}
+    worse = {"argument_score": 0.4, "call_recall": 0.8}
+    assert red_flags([skills, worse], drop=0.2) == {}
+    traded = worse | {"call_recall": 0.9}
+    assert red_flags([skills, traded], drop=0.2) == {"argument_score": "skill collapse"}
 
 
 @pytest.mark.parametrize(

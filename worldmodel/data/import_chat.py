@@ -275,6 +275,8 @@ def from_openai(row: Any, where: Where, name: str) -> Episode:
     steps = _steps(state, turns)
     _set_outcome(row, where, steps)
     options = {k: row[k] for k in ("tools", "metadata") if row.get(k) is not None}
+    if "tools" not in options and row.get("functions") is not None:
+        options["tools"] = row["functions"]  # the older name, with `function_call`
     lost = field(row, "success", bool, where, None) is False
     if calls := _expected_calls(turns, lost=lost):
         options["calls"] = calls

@@ -15,6 +15,7 @@ from worldmodel.data.records import Episode, State, Transition
 from worldmodel.text import edits
 from worldmodel.text.identifiers import has_digit, is_number, words
 from worldmodel.text.tools.tool_calls import MAX_ACTION_WORDS, action_words
+from worldmodel.text.writing.columns import COLUMN
 from worldmodel.text.writing.number_changes import drop_changes
 from worldmodel.text.writing.states import StateWriting, written_transition
 
@@ -286,14 +287,17 @@ def _changed_rows(t: Transition, script: Sequence[edits.Edit]) -> list[str]:
 
     They are rows of a grid. What a step from one to the other does depends on what
     stands there, and neither the place nor the action says it. Of many there are none.
+    Where the columns stand there as well, a step mostly changes one line, which begins
+    with the same word as another line of the state.
     """
     lines = [t.state[e.index] for e in script if e.index is not None]
-    openings = [line.partition(" ")[0] for line in lines]
-    return _if_few(
-        line
-        for line, opening in zip(lines, openings, strict=True)
-        if openings.count(opening) > 1
-    )
+    has_columns = bool(t.state) and _opening(t.state[0]) == COLUMN
+    openings = [_opening(line) for line in (t.state if has_columns else lines)]
+    return _if_few(line for line in lines if openings.count(_opening(line)) > 1)
+
+
+def _opening(line: str) -> str:
+    return line.partition(" ")[0]
 
 
 def _new_words(t: Transition, edit: edits.Edit, max_words: int = 2) -> list[str]:

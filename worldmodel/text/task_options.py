@@ -35,9 +35,30 @@ def with_renamed_words(
     """Return the options with words replaced in all texts, numbers and names."""
     plain = {a.strip(".,:;?!"): b.strip(".,:;?!") for a, b in renames.items()}
     return {
-        key: value if key in UNCHANGED else _renamed(value, plain)
+        key: _renamed_calls(value, plain)
+        if key == "calls"
+        else value
+        if key in UNCHANGED
+        else _renamed(value, plain)
         for key, value in options.items()
         if key not in LEFT_OUT
+    }
+
+
+def _renamed_calls(value: Any, renames: Mapping[str, str]) -> Any:
+    """Return expected calls with words replaced in the values of their arguments.
+
+    The names of tools and arguments are those of the environment.
+    """
+    if isinstance(value, list | tuple):
+        return [_renamed_calls(item, renames) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        key: {name: _renamed(x, renames) for name, x in arguments.items()}
+        if isinstance(arguments, Mapping)
+        else arguments
+        for key, arguments in value.items()
     }
 
 

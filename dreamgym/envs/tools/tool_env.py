@@ -282,17 +282,17 @@ class ToolEnv(TextEnv):
         in_sight = results[self._left_out :]
         self._messages = [message or "ok" for message, _ in in_sight]
         self._visible_messages = [str(m) for m, failed in in_sight if m and not failed]
-        invalid = any(failed for _, failed in results)
+        failures = [failed for _, failed in results]
         terminated = self._success is not None
         truncated = not terminated and self._steps >= self.max_episode_steps
         self._open = not (terminated or truncated)
         rewards = {"task": self._reward}
-        if invalid and self.invalid_reward:
+        if any(failures) and self.invalid_reward:
             rewards["invalid"] = float(self.invalid_reward)
         info = {
             "rewards": rewards,
             "success": bool(self._success),
-            "invalid": invalid,
+            "invalid": all(failures),  # else the action did something
         }
         return self._text(), sum(rewards.values()), terminated, truncated, info
 

@@ -17,6 +17,7 @@ from worldmodel.text.tools.tool_calls import (
     Call,
     argument_score,
     expected_calls,
+    failed_calls,
     read_action,
 )
 from worldmodel.text.tools.tool_schemas import ToolSchema, call_error, tool_schemas
@@ -134,8 +135,12 @@ def of_episode(episode: Episode, match: str = "assignment") -> Skills:
         actions = [read_action(x.action) for x in steps]
         calls = sum(len(a.calls) for a in actions)
         matching = match_calls([a.calls for a in actions], expected, match)
-        invalid = [x.invalid for x in steps]
-        parts.append(_of_calls(matching, actions, invalid, tool_schemas(episode.task)))
+        failed = [
+            x
+            for step, action in zip(steps, actions, strict=True)
+            for x in failed_calls(step, len(action.calls))
+        ]
+        parts.append(_of_calls(matching, actions, failed, tool_schemas(episode.task)))
     if episode.success is not None:
         rates["success"] = _rate(won)
         rates["steps_per_success"] = _rate(len(steps) * won, won)
@@ -147,15 +152,18 @@ def of_episode(episode: Episode, match: str = "assignment") -> Skills:
 def _of_calls(
     matching: Matching,
     actions: Sequence[Action],
-    invalid: Sequence[bool | None],
+    failed: Sequence[bool | None],
     schemas: Mapping[str, ToolSchema] | None,
 ) -> Skills:
-    """Return the skills that the calls of an episode show."""
+    """Return the skills that the calls of an episode show.
+
+    `failed` says of each call that was made whether it failed.
+    """
     made = matching.made
     pairs = [(x.call, x.expected) for x in made if x.expected is not None]
     missed, unexpected = len(matching.missed), len(made) - len(pairs)
     right = [(call, want) for call, want in pairs if call.tool == want.tool]
-    ran = [not invalid[x.step] for x in made if invalid[x.step] is not None]
+    ran = [not x for x in failed if x is not None]
     num_expected, turns = len(pairs) + missed, len(actions)
     rates = {
         "call_precision": _rate(len(pairs), len(made)),

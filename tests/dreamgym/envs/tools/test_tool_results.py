@@ -73,9 +73,12 @@ def test_results_of_many_calls_are_bounded_and_counted(monkeypatch):
 
 def test_a_refused_call_among_those_left_out_still_counts(monkeypatch):
     monkeypatch.setattr(tool_env, "MAX_RESULTS", 0)
-    step = base.take(begun(), 'shut {}\nopen {"drawer": "Ada"}')
+    env = begun()
+    env.invalid_reward = -0.5
+    step = base.take(env, 'shut {}\nopen {"drawer": "Ada"}')
     assert step.state[1:] == ("earlier results 1", "result Ada number 1")
-    assert step.invalid
+    assert step.rewards["invalid"] == -0.5
+    assert not step.invalid  # the other call did something
 
 
 def test_no_action_makes_a_state_that_is_too_long():
