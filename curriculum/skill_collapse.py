@@ -52,11 +52,11 @@ def red_flags(
     A measure has collapsed if it is more than `drop` below the best of the `window`
     checks before. Those of NAMED form a chain: of a call that cannot be read all that
     follows fails, too, so that only the first one that fell is named. Of another
-    measure it is a collapse only where a measure has risen since that best: else it is
-    a worse policy rather than one skill traded for another. Calls vanish below a tenth of
-    the expected ones and explode above three times as many. Flat success while the mean
-    of the other skills rose by more than `drop` over a whole window is a plateau "due
-    to overfitting on shaping rewards".
+    measure it is a collapse only where one has risen since that best: else it is a
+    worse policy rather than one skill traded for another. Calls vanish below a tenth
+    of the expected ones and explode above three times as many. Flat success while the
+    mean of the other skills rose by more than `drop` over a whole window is a plateau
+    "due to overfitting on shaping rewards".
 
     Raises:
       ValueError: `drop` is not positive, or `window` is below 1.

@@ -368,8 +368,8 @@ def _shielded(
     if not isinstance(executed, str):
         name = getattr(policy.shield, "__qualname__", repr(policy.shield))
         raise TypeError(
-            f"policy.shield: {name}(task, state, action, valid_actions) must return the "
-            f"action to execute as a text, got {executed!r:.40}"
+            f"policy.shield: {name}(task, state, action, valid_actions) must return "
+            f"the action to execute as a text, got {executed!r:.40}"
         )
     return executed
 

@@ -82,12 +82,12 @@ def _facts(state: State, action: str | None) -> dict[str, str]:
     named = len(calls) == len(results)
     out = {}
     for line in state:
-        name = first_word(line)
         if named and line.startswith(RESULT):
             call = calls.pop(0)
             name = write_call(call.tool, call.arguments)
-            line = f"{name} {line}"
-        out[name] = line
+            out[name] = f"{name} {line}"
+        else:
+            out[first_word(line)] = line
     return out
 
 

@@ -198,6 +198,12 @@ class RunConfig:
                 f"is nothing: set it to true, or leave history_tokens at {default}, "
                 f"got {tokens}"
             )
+        for name, model in (("policy", self.policy), ("experience", self.experience)):
+            if model.history_states and not model.history:
+                raise ValueError(
+                    f"{name}.history_states adds to past actions, of which there are "
+                    f"none: set {name}.history to 1 or more"
+                )
         update = self.train.update
         if self.uncertainty.penalty and not update.reads_rewards:
             raise ValueError(

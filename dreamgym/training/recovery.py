@@ -124,10 +124,9 @@ class Recovery:
         Training that is to stop at an alarm stops at these, too.
         """
         c = self._monitor
-        is_collapse = [name.startswith("skill_collapse") for name in alarms]
-        return (
-            c.response == "revert" and bool(c.remedies and alarms) and all(is_collapse)
-        )
+        if c.response != "revert" or not (c.remedies and alarms):
+            return False
+        return all(name.startswith("skill_collapse") for name in alarms)
 
     def _remedied_weights(self, row: Mapping[str, Any]) -> dict[str, float]:
         """Return the weights of the loss for the next updates, as metrics."""

@@ -8,7 +8,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from worldmodel.data.records import Task
 from worldmodel.text.identifiers import matches
+from worldmodel.text.tools.tool_calls import Call, expected_calls
 
 UNCHANGED = ("tools",)
 """Options that no word of a task stands in."""
@@ -45,21 +47,25 @@ def with_renamed_words(
     }
 
 
-def _renamed_calls(value: Any, renames: Mapping[str, str]) -> Any:
+def _renamed_calls(rows: Any, renames: Mapping[str, str]) -> Any:
     """Return expected calls with words replaced in the values of their arguments.
 
-    The names of tools and arguments are those of the environment.
+    The names of tools and arguments are those of the environment. What is no list of
+    calls stays as it is.
     """
-    if isinstance(value, list | tuple):
-        return [_renamed_calls(item, renames) for item in value]
-    if not isinstance(value, Mapping):
-        return value
-    return {
-        key: {name: _renamed(x, renames) for name, x in arguments.items()}
-        if isinstance(arguments, Mapping)
-        else arguments
-        for key, arguments in value.items()
-    }
+    try:
+        steps = expected_calls(Task(id="task", instruction="", options={"calls": rows}))
+    except ValueError:
+        return rows
+    renamed = [
+        [{"tool": c.tool, "arguments": _with_new_values(c, renames)} for c in step]
+        for step in steps or ()
+    ]
+    return [calls if len(calls) > 1 else next(iter(calls), None) for calls in renamed]
+
+
+def _with_new_values(call: Call, renames: Mapping[str, str]) -> dict[str, Any]:
+    return {name: _renamed(value, renames) for name, value in call.arguments.items()}
 
 
 def _renamed(value: Any, renames: Mapping[str, str]) -> Any:

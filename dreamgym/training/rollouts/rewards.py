@@ -34,6 +34,8 @@ from dreamgym.training.config import LoopConfig
 from dreamgym.training.rollouts.groups import Rollouts
 from worldmodel.data.records import Episode
 
+TOKEN_COST = "cost/token"
+"""The component that the tokens of a turn cost."""
 ScoreEpisodes = Callable[
     [Sequence[Episode], Pasts, PastStates], Sequence[RewardedEpisode]
 ]
@@ -56,7 +58,7 @@ def with_all_rewards(
     or of the expert's plans.
     """
     reward, weights = config.reward, config.reward.component_weights
-    out = rescore(rollouts, score, reward.cost.token)
+    out = rescore(rollouts, score, reward.cost.token, weights)
     if novelty is not None:
         out = with_novelty(out, novelty, weights)
     if reward.subgoal_weight:
@@ -74,11 +76,15 @@ def with_all_rewards(
 
 
 def rescore(
-    rollouts: Rollouts, score: ScoreEpisodes | None, token_cost: float = 0.0
+    rollouts: Rollouts,
+    score: ScoreEpisodes | None,
+    token_cost: float = 0.0,
+    weights: Sequence[ComponentWeightConfig] = (),
 ) -> Rollouts:
     """Return the rollouts with the rewards of `score`, and with its metrics.
 
-    Each token that a turn sampled costs `token_cost` (the component cost/token).
+    Each token that a turn sampled costs `token_cost` (the component cost/token), times
+    the one of the `weights` that fits its name.
 
     Without a `score` they keep the rewards of the environment.
 
@@ -98,20 +104,23 @@ def rescore(
         for i, t in enumerate(trajectories)
         if t.error is None or t.error.startswith(LOW_CONFIDENCE)
     ]
+    (weight,) = weigh_components({TOKEN_COST: 1.0}, weights).values()
     scores = score(
         [trajectories[i].episode for i in indices],
         [trajectories[i].past for i in indices],
         [trajectories[i].past_states for i in indices],
     )
+    scores = [
+        _with_token_cost(x, trajectories[i], weight * token_cost)
+        for i, x in zip(indices, scores, strict=True)
+    ]
     for i, episode_score in zip(indices, scores, strict=True):
         t = trajectories[i]
         error, problem = t.error, episode_score.problem
         outcome_unknown = error is not None and problem == NO_OUTCOME
         if problem is not None and not outcome_unknown:
             error = f"reward: {problem}"
-        episode = with_rewards(
-            t.episode, _with_token_cost(episode_score, t, token_cost)
-        )
+        episode = with_rewards(t.episode, episode_score)
         trajectories[i] = t._replace(episode=episode, error=error)
     return _replaced(rollouts, trajectories, _reward_metrics(scores))
 
@@ -232,7 +241,7 @@ def _with_token_cost(
     """Return the rewards with what the tokens of each turn cost."""
     if not cost:
         return score
-    parts = [{"cost/token": -cost * sum(x.sampled)} for x in trajectory.turns]
+    parts = [{TOKEN_COST: -cost * sum(x.sampled)} for x in trajectory.turns]
     pairs = zip(score.rewards, parts, strict=True)
     return score._replace(rewards=tuple({**a, **b} for a, b in pairs))
 

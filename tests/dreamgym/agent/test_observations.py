@@ -113,6 +113,10 @@ def test_past_states_that_are_missing_are_named():
     with pytest.raises(ValueError, match=r"policy\.history_tokens bounds .* got 90"):
         preset("tiny", tokens).check_new()
     preset("tiny", tokens | {"policy.history_states": True}).check_new()
+    for name in ("policy", "experience"):
+        none = {f"{name}.history_states": True, f"{name}.history": 0}
+        with pytest.raises(ValueError, match=rf"{name}\.history_states adds to past"):
+            preset("tiny", none).check_new()
 
 
 @pytest.mark.slow

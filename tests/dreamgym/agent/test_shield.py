@@ -114,3 +114,12 @@ def test_a_shield_that_there_is_not_is_said(name):
         doubles.policy(shield=name)
     assert PolicyConfig().shield == "auto"
     assert shield_for("auto") is None  # a run decides
+
+
+def forgetful(task, state, action, valid):
+    """A shield of the tests that returns nothing."""
+
+
+def test_a_shield_that_returns_no_action_is_named():
+    with pytest.raises(TypeError, match=r"forgetful\(task, .* must return .* got None"):
+        play(doubles.expert_rule, f"{__name__}:forgetful")

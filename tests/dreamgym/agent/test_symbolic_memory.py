@@ -50,6 +50,18 @@ def test_a_call_counts_for_its_tool():
     assert table.tools == (ToolCount("weather", 1, 1), ToolCount("clock", 1, 0))
 
 
+def test_what_a_tool_has_answered_is_a_fact_of_its_call():
+    get = 'get {"key": "leo"}'
+    states = [("shop open",), ("shop open", "result leo is 2")]
+    last = ("shop open", "result stored", "result error: full")
+    table = symbolic_memory([get, 'put {"key": "b"}\nput {"key": "c"}'], states, last)
+    assert table.facts == (f"{get} result leo is 2",)
+    assert table.tools == (ToolCount("get", 1, 0), ToolCount("put", 2, 0))
+    # The same call again stands for its earlier answer.
+    again = symbolic_memory([get, get], states, ("shop open", "result leo is 3"))
+    assert again.facts == ()
+
+
 STATIONS = ("north", "south")
 
 

@@ -229,6 +229,20 @@ def test_calls_at_once_are_all_paid():
     }
 
 
+def test_of_calls_at_once_each_is_paid_for_its_own_execution():
+    both = "\n".join([call(city="Paris", date="tomorrow"), call("look")])
+    e = asked([both], invalid=False)
+    (step,) = e.transitions
+    after = ("weather", "result error: unknown city", "result ok")
+    e = dataclasses.replace(
+        e, transitions=(dataclasses.replace(step, next_state=after),)
+    )
+    (paid,) = rules.tool_rewards(e, TABLE)
+    (done,) = rules.tool_rewards(asked([both], invalid=False), TABLE)
+    # Of the call that is due. What the other one earns nobody pays.
+    assert paid["tool/execution"] < 0 < done["tool/execution"]
+
+
 def test_without_due_calls_or_switched_off_the_table_is_silent():
     e = asked([call(city="Paris")], calls=None)
     assert rules.tool_rewards(e, TABLE) == [{}]

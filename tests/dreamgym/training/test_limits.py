@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dreamgym.agent.rollout import Trajectory
+from dreamgym.rewards.config import ComponentWeightConfig
 from dreamgym.rewards.reward_function import RewardedEpisode
 from dreamgym.training.config import LimitConfig, LoopConfig
 from dreamgym.training.limits import (
@@ -174,6 +175,13 @@ def test_each_token_that_was_sampled_has_a_price():
         {"a": 1.0, "cost/token": -0.5 * tokens[0]},
         {"b": 2.0, "cost/token": -0.5 * tokens[1]},
     ]
+    weights = (ComponentWeightConfig(name="cost/*", weight=0.5),)
+    half = rescore(Rollouts(rows, []), score, 0.5, weights)
+    assert half.started[0].episode.transitions[0].rewards == {
+        "a": 1.0,
+        "cost/token": -0.25 * tokens[0],
+    }
+    assert half.reward_metrics["reward/cost/token"] == -0.25 * sum(tokens)
     free = rescore(Rollouts(rows, []), score).started[0]
     assert [t.rewards for t in free.episode.transitions] == [{"a": 1.0}, {"b": 2.0}]
 

@@ -104,6 +104,27 @@ def test_an_undone_update_leaves_the_policy_and_turns_the_weights(update_calls):
     assert not longer.stop_reason
 
 
+def test_remedies_of_a_lost_skill_act_on_the_updates_after_it(
+    update_calls, monkeypatch
+):
+    flagged = ["skill_collapse: valid_json"]
+    monkeypatch.setattr(monitor, "alarms", lambda *_: flagged)
+    settings = {"response": "revert", "patience": 2, "remedies": ("supervised",)}
+    end = loop(watching(**settings))
+    # The flag is of the policy from before: to go back to it would mend nothing.
+    assert (end.update, end.stop_reason) == (3, "")
+    assert weight_of(end.policy) != weight_of(updater().learner.init())
+    # A flag stays for a window of checks, and is answered once.
+    assert [w.auxiliary for w in update_calls.weights] == pytest.approx([0.0, 0.1, 0.1])
+    assert all(row["alarm/skill_collapse: valid_json"] == 1.0 for row in end.curve)
+    assert not any("reverted" in row for row in end.curve)
+    # Beside another alarm, and without remedies, updates are undone.
+    flagged.append("min_entropy")
+    assert "reverted" in loop(watching(**settings)).curve[0]
+    flagged.pop()
+    assert "reverted" in loop(watching(**settings | {"remedies": ()})).curve[0]
+
+
 def test_a_loss_that_is_not_finite_is_undone_where_that_is_the_answer(update_calls):
     update_calls.loss = float("nan")
     with pytest.raises(FloatingPointError):

@@ -168,6 +168,15 @@ def test_the_older_function_call_is_a_call():
     assert first.next_state == ("said",)
 
 
+def test_the_older_functions_are_tools():
+    functions = [{"name": "f", "parameters": {"type": "object", "properties": {}}}]
+    messages = ("user", "u"), ("assistant", "x")
+    old = openai(*messages, functions=functions)
+    assert old.task.options["tools"] == functions
+    both = openai(*messages, functions=functions, tools=[])
+    assert both.task.options["tools"] == []
+
+
 def test_no_content_of_a_tool_no_arguments_and_a_refusal_are_taken():
     turn = {"role": "assistant", "tool_calls": [call("f", None, id="1")]}
     refusing = {"role": "assistant", "content": None, "refusal": "I can not."}

@@ -28,3 +28,15 @@ def test_options_say_the_same_of_the_new_task():
         ],
         "data": {"bob": "x-bob.", "kim": 2.5},
     }
+
+
+def test_expected_calls_keep_the_names_of_tools_and_arguments():
+    call = {
+        "function": {"name": "price", "arguments": '{"fruit": "fig", "tool": "price"}'}
+    }
+    options = {"calls": [call, [call, call], None]}
+    renames = {"price": "cost", "fig": "kiwi", "tool": "item", "fruit": "thing"}
+    new = {"tool": "price", "arguments": {"fruit": "kiwi", "tool": "cost"}}
+    assert with_renamed_words(options, renames) == {"calls": [new, [new, new], None]}
+    # What is no list of calls is refused where it is read.
+    assert with_renamed_words({"calls": "fig"}, renames) == {"calls": "fig"}
