@@ -66,14 +66,16 @@ def red_flags(
     if not history:
         return {}
     latest, before = history[-1], list(history[-1 - window : -1])
-    out = {}
-    fallen = [x for x in _skills(latest) if _fall(x, latest, before) > drop]
+    out, calls = {}, _calls(latest)
+    # Of calls that explode most are not expected: that needs no flag of its own.
+    skills = [x for x in _skills(latest) if not (calls and x == "call_precision")]
+    fallen = [x for x in skills if _fall(x, latest, before) > drop]
     if in_chain := [name for name in NAMED if name in fallen]:
         out[in_chain[0]] = NAMED[in_chain[0]]
     else:
         traded = [name for name in fallen if _another_rose(name, latest, before)]
         out |= dict.fromkeys(traded, "skill collapse")
-    out |= _calls(latest)
+    out |= calls
     if len(before) == window and _plateau(before[0], latest, before, drop):
         out["success"] = "plateau"
     return out
