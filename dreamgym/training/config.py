@@ -108,11 +108,11 @@ class MonitorConfig:
     updates, which would otherwise compare policies that were chosen."""
     response: str = "log"
     """What an alarm does: "log" goes on; "stop" ends training before the update;
-    "revert" takes the update back and applies the `remedies`. With "log" a loss that is
-    not finite is an error."""
+    "revert" takes the update back and applies the `remedies`, or, for a skill that had
+    collapsed before, these alone. With "log" a loss that is not finite is an error."""
     remedies: tuple[str, ...] = ("entropy", "kl")
-    """What is changed after a reverted update: twice the weight of the "entropy" bonus,
-    of the "kl" penalty or of "supervised" examples, or half the weight of "rewards"
+    """What is changed after such an update: twice the weight of the "entropy" bonus, of
+    the "kl" penalty or of "supervised" examples, or half the weight of "rewards"
     that are not outcomes."""
     patience: int = 3
     """Reverted updates in a row after which training stops."""

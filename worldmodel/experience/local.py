@@ -324,7 +324,7 @@ class LocalExperienceModel(CachingExperienceModel):
         padded = np.zeros(bucket(len(fits), SAMPLE_BUCKET), np.uint32)
         padded[: len(fits)] = seeds
         keys = jax.vmap(jax.random.key)(padded)
-        lines = [len(tok.writing.shown(queries[i].state)) for i in fits]
+        lines = [len(tok.writing.model_input(queries[i].state)) for i in fits]
         banned = np.stack([tok.unused_line_mask(n) for n in lines])
         for name in ("same", "swap", "with"):
             banned[:, tok.control(name)] = ~np.array([may_refer[i] for i in fits])

@@ -96,7 +96,7 @@ def encode_quotable(tokenizer: AnyTokenizer, action: str, state: State) -> Quota
     """
     opening = tokenizer.encode(" ".join(action_words(action)[:MAX_ACTION_WORDS]))
     lines, free = [], []
-    for line in filter(str.strip, tokenizer.writing.shown(state)):
+    for line in filter(str.strip, tokenizer.writing.model_input(state)):
         words = line.split()
         ids = tokenizer.encode(line)
         start = tokenizer.encode(" ".join(words[:FREE_WORDS]))

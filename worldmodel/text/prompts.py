@@ -51,7 +51,7 @@ def state_ids(tok: AnyTokenizer, state: State, *, plain: bool = False) -> list[i
     columns of a grid.
     """
     out = [tok.control("state")]
-    state = state if plain else tok.writing.shown(state)
+    state = state if plain else tok.writing.model_input(state)
     for i, (line, marks) in enumerate(zip(state, tok.line_marks(state), strict=True)):
         out += [tok.line(i), *marks, *tok.encode(line)]
     return out
@@ -363,7 +363,7 @@ def parse_reply(
     nothing, and which no edit of a real transition does.
     """
     parts = _split(tok, ids)
-    lines_read = tok.writing.shown(before)
+    lines_read = tok.writing.model_input(before)
     if lines_read != before:  # keys are those of recorded lines
         distinct = keyed_by_prefix = False
     reasoning, script, full = "", [], None

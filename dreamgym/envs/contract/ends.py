@@ -133,12 +133,12 @@ def _check_misnamed(player: Player) -> None:
     attributes = _own_attributes(env)
     for name, meant in _misnamed(env, attributes):
         value = attributes[name]
-        shown = f"{name}()" if callable(value) else f"{name} = {value!r:.40}"
+        text = f"{name}()" if callable(value) else f"{name} = {value!r:.40}"
         cure = "or leave it if it is something else"
         if meant == LIMIT:
             cure = f"or episodes of a run have {limits.DEFAULT} steps"
         player.findings.warn(
-            f"{shown} is not read: is it meant as {meant}?",
+            f"{text} is not read: is it meant as {meant}?",
             type(env).__name__,
             f"rename it to {meant}, {cure}",
         )

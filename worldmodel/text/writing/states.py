@@ -30,7 +30,7 @@ class StateWriting(NamedTuple):
     changes: ChangeRule | None = None
     max_lines: int = 0
 
-    def shown(self, state: State) -> State:
+    def model_input(self, state: State) -> State:
         """Return a state as models read it."""
         return (
             with_columns(state, self.columns, self.max_lines) if self.columns else state
@@ -56,7 +56,7 @@ class StateWriting(NamedTuple):
           ValueError: it does not follow from the state.
         """
         if self.changes is not None:
-            lines = before if whole else self.shown(before)
+            lines = before if whole else self.model_input(before)
             written = read_changes(lines, written)
             if unread := unread_changes(lines, written):
                 raise ValueError(
