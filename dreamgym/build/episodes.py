@@ -228,17 +228,28 @@ def demonstrations(run: Run) -> tuple[list[Episode], list[Episode]]:
     """
     c = run.config.bc
     train, dev = read(run)
-    deterministic = run.numbers("collect").get("deterministic", False)
-    shortens = deterministic and c.imitate != "experts"
-    experts = expert_episodes(train, c.max_demonstrations, shortens=shortens)
-    if not experts and c.min_wins:
-        experts = best_parts(train, shortens=shortens)[: c.max_demonstrations]
+    experts = _all_demonstrations(run)[: c.max_demonstrations]
     if not experts:
         raise RunError(nothing_to_imitate(train))
     return (
         nested_subset(experts, c.demonstration_share, seed=run.config.seed),
-        expert_episodes(dev, c.max_demonstrations, shortens=shortens),
+        expert_episodes(dev, c.max_demonstrations, shortens=_shortens(run)),
     )
+
+
+def _all_demonstrations(run: Run) -> list[Episode]:
+    """Return what `demonstrations` chooses from."""
+    train, shortens = read(run)[0], _shortens(run)
+    experts = expert_episodes(train, len(train), shortens=shortens)
+    if not experts and run.config.bc.min_wins:
+        return best_parts(train, shortens=shortens)
+    return experts
+
+
+def _shortens(run: Run) -> bool:
+    """Return whether wins of others than experts are imitated without detours."""
+    deterministic = run.numbers("collect").get("deterministic", False)
+    return deterministic and run.config.bc.imitate != "experts"
 
 
 def known_solutions(run: Run) -> list[Episode]:
@@ -258,8 +269,9 @@ def known_solutions(run: Run) -> list[Episode]:
     if run.config.bc.imitate != "experts" and deterministic:
         if run.config.bc.imitate == "corrected":
             imitable = [without_detours(e) for e in imitable]
-        expert_ids = {e.task.id for e in imitable}
-        # Where an expert solved the task, a detour of random play has nothing to add.
+        # Where an expert solved the task, a detour of random play has nothing to add,
+        # also where a share of the demonstrations leaves the expert's episode out.
+        expert_ids = {e.task.id for e in _all_demonstrations(run)}
         others = solutions(read(run)[0], run.config.bc.min_wins)
         imitable = [*imitable, *(e for e in others if e.task.id not in expert_ids)]
     return imitable

@@ -71,8 +71,9 @@ def body(run: Run) -> dict[str, Any]:
     final, first = policy.model, 0
     if _models(method):
         # Taken out of the same budget, or IWM would be compared with fewer updates.
-        first = max(int(c.iwm_share * steps), 1)
-        final = fit_model(run, "iwm", final, iwm, _iwm_fit(c, fit, first), ())
+        first = max(int(c.iwm_share * steps), 1) if c.iwm_share else 0
+        if first:
+            final = fit_model(run, "iwm", final, iwm, _iwm_fit(c, fit, first), ())
     if method == "bc":
         final = control
     else:

@@ -397,6 +397,31 @@ def test_a_win_surpasses_the_parts_of_its_task_and_a_part_a_lower_one():
     assert without_surpassed([win, win]) == [win, win]
 
 
+@pytest.mark.parametrize("source", ["expert", "random"])
+def test_a_share_of_the_demonstrations_leaves_the_others_out(tmp_path, source):
+    """The tasks of what was left out are not known from elsewhere."""
+    experts = [
+        dataclasses.replace(doubles.expert(t), source=source)
+        for t in doubles.tasks("train")[:8]
+    ]
+    others = [
+        dataclasses.replace(doubles.expert(t), source="random", id=f"random-{t.id}")
+        for t in doubles.tasks("train")[4:12]
+    ]
+    collected = [*experts, *others] if source == "expert" else experts
+    for share, limit, count in ((1.0, 20, 8), (0.5, 20, 4), (1.0, 2, 2)):
+        settings = {"bc.demonstration_share": share, "bc.max_demonstrations": limit}
+        with Run(tmp_path / f"{share}-{limit}", preset("tiny", settings)) as run:
+            write_episodes(run.path("episodes.jsonl"), collected)
+            write_episodes(run.path("dev.jsonl"), experts[:1])
+            run.mark("collect", {"deterministic": True})
+            chosen, _ = demonstrations(run)
+            known = known_solutions(run)
+        assert len(chosen) == count
+        further = {e.task.id for e in others[4:]} if source == "expert" else set()
+        assert {e.task.id for e in known} == {e.task.id for e in chosen} | further
+
+
 def test_a_run_imitates_parts_where_nothing_was_won(tmp_path):
     """And says so if there is nothing to imitate either."""
     progress = paid(played("go right", task=FAR[0]), 0.5)

@@ -22,8 +22,9 @@ COLUMN = "column"
 MIN_ROWS = MIN_WIDTH = 3
 """Rows and columns of a grid, at least."""
 MIN_CHANGES, MIN_SHARE = 20, 0.05
-"""Transitions that change fewer columns than rows, and their share of those that change
-something, below which columns are not shown."""
+"""Transitions that change one column in several rows, and their share of those that
+change something, below which columns are not read. A lamp that is switched with its
+neighbours changes several columns: there they did not help."""
 MAX_TRANSITIONS = 2000
 """Transitions of a family that are looked at."""
 
@@ -158,16 +159,17 @@ def write_columns(
     if new_grid is None or not grid.same_shape(new_grid):
         return first, (*columns, *after)
     new = new_grid.cells(after)
-    if _prefers_columns(old, new):
+    rows, changed_columns = _changes(old, new)
+    if changed_columns < rows:
         return first, (*column_lines(new), *new_grid.with_cells(after, old))
     return first, (*columns, *new_grid.with_cells(after, new))
 
 
-def _prefers_columns(old: list[list[str]], new: list[list[str]]) -> bool:
-    """Return whether fewer columns than rows change."""
+def _changes(old: list[list[str]], new: list[list[str]]) -> tuple[int, int]:
+    """Return how many rows and how many columns change."""
     rows = sum(a != b for a, b in zip(old, new, strict=True))
     pairs = zip(zip(*old, strict=True), zip(*new, strict=True), strict=True)
-    return sum(a != b for a, b in pairs) < rows
+    return rows, sum(a != b for a, b in pairs)
 
 
 def read_columns(
@@ -209,7 +211,7 @@ def read_columns(
 def grid_words(episodes: Iterable[Episode]) -> frozenset[str]:
     """Return the words of the cells of grids whose columns models should read.
 
-    They are those of families whose recorded steps often change fewer columns than
+    They are those of families whose recorded steps often change one column in several
     rows; empty where there are none. A word of a grid stands now in one column and now
     in another, which those of a table do not.
     """
@@ -229,12 +231,14 @@ def _words_of_family(steps: Sequence[Transition]) -> frozenset[str]:
                     columns.setdefault(cell, set()).add(j)
     words = frozenset(word for word, places in columns.items() if len(places) > 1)
     changes = [t for t in steps if t.state != t.next_state]
-    count = sum(_changes_columns(t.state, t.next_state, words) for t in changes)
+    count = sum(_changes_one_column(t.state, t.next_state, words) for t in changes)
     return words if count >= max(MIN_CHANGES, MIN_SHARE * len(changes)) else frozenset()
 
 
-def _changes_columns(before: State, after: State, words: frozenset[str]) -> bool:
+def _changes_one_column(before: State, after: State, words: frozenset[str]) -> bool:
+    """Return whether one column changes, in several rows, as by a step up or down."""
     grid, new_grid = find_grid(before, words), find_grid(after, words)
     if grid is None or new_grid is None or not grid.same_shape(new_grid):
         return False
-    return _prefers_columns(grid.cells(before), new_grid.cells(after))
+    rows, columns = _changes(grid.cells(before), new_grid.cells(after))
+    return columns == 1 < rows
