@@ -20,7 +20,8 @@ class ValueConfig:
     beta_prior: float = 1.0
     """Both parameters of the Beta prior of a task's success."""
     optimism: float = 1.0
-    """Standard deviations of the variance that are added to its mean."""
+    """Standard deviations of the variance that are added to its mean. With 0 an untried
+    task has half of the largest value where groups are the estimator."""
     decay: float = 1.0
     """Outcomes of k updates ago have the weight `decay`**k, so that an old value drifts
     back to that of an untried task, in (0, 1]; 1 forgets nothing."""
