@@ -129,6 +129,10 @@ def _goes_on(
     )
 
 
+def _has_columns(state: State) -> bool:
+    return any(line.partition(" ")[0] == COLUMN for line in state)
+
+
 def column_lines(cells: Sequence[Sequence[str]]) -> State:
     """Return a line for each column."""
     return tuple(" ".join([COLUMN, *x]) for x in zip(*cells, strict=True))
@@ -148,11 +152,24 @@ def write_columns(
     """Return two states as models read and write them.
 
     Of the next state, what changed is written in the columns where these are fewer
-    lines, else in the rows; the others are those of the state before.
+    lines, else in the rows; the others are those of the state before. A next state that
+    could not be read back has no columns.
     """
     grid = find_grid(before, words)
     if grid is None or len(before) + grid.width > max_lines:
         return before, after
+    lines, written = _written(before, after, grid, words)
+    try:
+        if read_columns(before, written, words, max_lines) == after:
+            return lines, written
+    except ValueError:
+        pass
+    return lines, after
+
+
+def _written(
+    before: State, after: State, grid: Grid, words: frozenset[str]
+) -> tuple[State, State]:
     old, new_grid = grid.cells(before), find_grid(after, words)
     columns = column_lines(old)
     first = (*columns, *grid.with_cells(before, old))
@@ -177,13 +194,16 @@ def read_columns(
 ) -> State:
     """Return the next state that was written for a state, without its columns.
 
-    `before` is the state itself, as it was recorded.
+    `before` is the state itself, as it was recorded. A next state without any column is
+    returned as it is.
 
     Raises:
       ValueError: columns are missing, or do not fit the rows.
     """
     grid = find_grid(before, words)
     if grid is None or len(before) + grid.width > max_lines:
+        return written
+    if not _has_columns(written):
         return written
     old = grid.cells(before)
     lines, rest = written[: grid.width], written[grid.width :]
@@ -225,6 +245,8 @@ def grid_words(episodes: Iterable[Episode]) -> frozenset[str]:
 def _words_of_family(steps: Sequence[Transition]) -> frozenset[str]:
     columns: dict[str, set[int]] = {}
     for t in steps:
+        if _has_columns(t.state) or _has_columns(t.next_state):
+            return frozenset()  # ours could not be told from those of the environment
         if (grid := find_grid(t.state, None)) is not None:
             for row in grid.cells(t.state):
                 for j, cell in enumerate(row):

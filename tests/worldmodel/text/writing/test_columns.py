@@ -99,6 +99,8 @@ def changed_lines(before, after):
         (("you win",), ("level 4", *LETTERS)),
         (LETTERS, ("SFF", "FHF", "FFF")),
         (LETTERS, ROOM),
+        (LETTERS, tuple(" ".join(row) for row in LETTERS)),
+        (LETTERS, ("column of smoke", "you win")),
     ],
 )
 def test_states_are_written_and_read_back(before, after):
@@ -128,7 +130,7 @@ def test_random_grids_are_written_and_read_back():
 @pytest.mark.parametrize(
     ("written", "message"),
     [
-        (ROOM, "not 4 columns of 4 cells"),
+        (("column # # # #", *ROOM), "not 4 columns of 4 cells"),
         (("column # # # #", "column # @ . #", "column # . o"), "not 4 columns"),
         (
             (
@@ -190,6 +192,18 @@ def test_columns_are_used_where_steps_change_them(tok, tmp_path):
     picked = [x.replace("no", "yes") for x in table]
     steps = [helpers.transition(tuple(table), "pick", tuple(picked))] * 40
     assert grid_words([helpers.episode("e", WALKS[0].task, steps)]) == frozenset()
+    # An environment that has lines of columns itself needs no other ones.
+    ours = [
+        dataclasses.replace(
+            e,
+            transitions=tuple(
+                dataclasses.replace(t, next_state=(*t.next_state, "column 3"))
+                for t in e.transitions
+            ),
+        )
+        for e in WALKS
+    ]
+    assert grid_words(ours) == frozenset()
     # By steps to the left and right they would not be.
     aside = [
         dataclasses.replace(
