@@ -133,8 +133,8 @@ class PretrainConfig:
     grid_columns: bool = True
     """Whether a state with a grid is read with its columns as further lines, and a step
     that changes fewer columns than rows, as one up or down does, is written in these.
-    Only where the training episodes have steps that change one column in several rows.
-    A tokenizer that is trained here knows it."""
+    Only where the training episodes have steps that change one column in several rows,
+    and rows are not numbered. A tokenizer that is trained here knows it."""
     exchange_names: bool = True
     """Whether the copies of the examples, of this model's fit and of policies', also
     exchange the names that stand for each other (rooms, people), consistently in an

@@ -24,7 +24,7 @@ MIN_ROWS = MIN_WIDTH = 3
 MIN_CHANGES, MIN_SHARE = 20, 0.05
 """Transitions that change one column in several rows, and their share of those that
 change something, below which columns are not read. A lamp that is switched with its
-neighbours changes several columns: there they did not help."""
+neighbours changes several columns: there they did not help (docs/LOG.md)."""
 MAX_TRANSITIONS = 2000
 """Transitions of a family that are looked at."""
 
@@ -32,57 +32,51 @@ MAX_TRANSITIONS = 2000
 class Grid(NamedTuple):
     """Where the grid of a state stands.
 
-    It has `rows` lines from `start` on, with `width` cells each, behind `labels` words
-    such as `row 3`. In a `compact` one a row is one word whose letters are the cells.
+    It has `rows` lines from `start` on, with `width` cells each. In a `compact` one a
+    row is one word whose letters are the cells.
     """
 
     start: int
     rows: int
     width: int
-    labels: int
     compact: bool
 
     def same_shape(self, other: "Grid | None") -> bool:
-        """Return whether another grid has as many rows, cells and labels."""
+        """Return whether another grid has as many rows and cells, written alike."""
         return other is not None and self[1:] == other[1:]
 
     def cells(self, state: State) -> list[list[str]]:
         """Return the cells of the rows."""
         lines = state[self.start : self.start + self.rows]
-        if self.compact:
-            return [list(line) for line in lines]
-        return [line.split()[self.labels :] for line in lines]
+        return [list(line) if self.compact else line.split() for line in lines]
 
     def with_cells(
         self, state: State, cells: Sequence[Sequence[str]], *, compact: bool = False
     ) -> State:
         """Return the state with these cells, as one word a row if `compact`."""
-        out = list(state)
-        for i, row in enumerate(cells, self.start):
-            labels = [] if self.compact else state[i].split()[: self.labels]
-            out[i] = "".join(row) if compact else " ".join([*labels, *row])
-        return tuple(out)
+        rows = (("" if compact else " ").join(row) for row in cells)
+        end = self.start + self.rows
+        return (*state[: self.start], *rows, *state[end:])
 
 
 @functools.lru_cache(maxsize=16384)
 def find_grid(state: State, words: frozenset[str] | None) -> Grid | None:
     """Return the largest grid of a state, or None.
 
-    Its lines have equally many words, or are one word each of equally many letters. The
-    first words of each line may be labels: one word that all lines share and a number.
-    At least half of the cells of each line are among `words` (`grid_words`); with None
-    all may be any.
+    Its lines have equally many words, or are one word each of equally many letters. At
+    least half of the cells of each line are among `words` (`grid_words`); with None all
+    may be any. Rows that are numbered (`row 3 # . #`) are no grid here: the numbers
+    tell them apart, and columns did not help.
     """
     spaced, compact = ([_parts(x, compact=c) for x in state] for c in (False, True))
     grids = [
-        Grid(start, end - start, len(parts[start]) - labels, labels, parts is compact)
-        for parts, most_labels in ((spaced, 2), (compact, 0))
-        for labels in range(most_labels + 1)
-        for start, end in _runs(parts, labels, words)
-        if end - start >= MIN_ROWS and len(parts[start]) - labels >= MIN_WIDTH
+        Grid(start, end - start, len(parts[start]), parts is compact)
+        for parts in (spaced, compact)
+        for start, end in _runs(parts, words)
+        if end - start >= MIN_ROWS and len(parts[start]) >= MIN_WIDTH
+        if not _are_numbered(parts[start:end])
     ]
-    # Of several that with labels: they tell rows from other lines.
-    return max(grids, key=lambda g: (g.labels, g.rows * g.width), default=None)
+    return max(grids, key=lambda g: g.rows * g.width, default=None)
 
 
 def _parts(line: str, *, compact: bool) -> list[str]:
@@ -95,38 +89,43 @@ def _parts(line: str, *, compact: bool) -> list[str]:
 
 
 def _runs(
-    rows: Sequence[Sequence[str]], labels: int, words: frozenset[str] | None
+    rows: Sequence[Sequence[str]], words: frozenset[str] | None
 ) -> Iterator[tuple[int, int]]:
-    """Yield begin and end of runs of rows of one length, whose labels count up."""
+    """Yield begin and end of runs of rows of one length, of cells that are `words`."""
     start = 0
     for i in range(1, len(rows) + 1):
-        if i == len(rows) or not _goes_on(rows[i - 1], rows[i], labels, words):
+        if (
+            i == len(rows)
+            or len(rows[i]) != len(rows[start])
+            or not (_are_cells(rows[i - 1], words) and _are_cells(rows[i], words))
+        ):
             yield start, i
             start = i
 
 
-def _goes_on(
-    row: Sequence[str],
-    following: Sequence[str],
-    labels: int,
-    words: frozenset[str] | None,
-) -> bool:
-    """Return whether two rows belong to one grid."""
-    if len(row) != len(following) or len(row) < labels:
+def _are_cells(row: Sequence[str], words: frozenset[str] | None) -> bool:
+    """Return whether at least half of a row are `words`."""
+    return words is None or 2 * sum(cell in words for cell in row) >= len(row)
+
+
+def _are_numbered(rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether rows begin with numbers that count up, or with a word and those.
+
+    Of the latter, `row 3`, other lines may stand among the rows.
+    """
+    first, second, *_ = zip(*rows, strict=True)
+    named = [
+        number
+        for word, number in zip(first, second, strict=True)
+        if word == first[0] and not word.isdecimal()
+    ]
+    return any(_count_up(numbers) for numbers in (first, named))
+
+
+def _count_up(words: Sequence[str]) -> bool:
+    if len(words) < MIN_ROWS or not all(map(str.isdecimal, words)):
         return False
-    if words is not None and not all(
-        2 * sum(cell in words for cell in cells[labels:]) >= len(cells) - labels
-        for cells in (row, following)
-    ):
-        return False
-    if not labels:
-        return True
-    numbers = row[labels - 1], following[labels - 1]
-    return (
-        all(map(str.isdecimal, numbers))
-        and int(numbers[1]) - int(numbers[0]) == 1
-        and row[: labels - 1] == following[: labels - 1]
-    )
+    return [int(w) - int(words[0]) for w in words] == list(range(len(words)))
 
 
 def _has_columns(state: State) -> bool:

@@ -26,18 +26,21 @@ from worldmodel.text.writing.states import StateWriting, written_transition
 
 LINES = 32
 ROOM = ("# # # #", "# @ . #", "# . o #", "# # # #")
-LABELS = ("row 0 A F F", "row 1 H F F", "row 2 H F G", "said ok row 0")
+NUMBERED = ("row 0 A F F", "row 1 H F F", "row 2 H F G", "said ok row 0")
 LETTERS = ("SFFF", "FHFH", "FFFH")
-CELLS = frozenset("#.o@-OAFHGS")
+CELLS = frozenset("#.o@-OAFHGS012")
 
 
 @pytest.mark.parametrize(
     ("state", "grid"),
     [
-        (ROOM, Grid(0, 4, 4, 0, compact=False)),
-        (LABELS, Grid(0, 3, 3, 2, compact=False)),
-        (("7 - - O", "8 O - -", "9 - O -"), Grid(0, 3, 3, 1, compact=False)),
-        (("level 4", *LETTERS, "steps 7"), Grid(1, 3, 4, 0, compact=True)),
+        (ROOM, Grid(0, 4, 4, compact=False)),
+        (("1 0 1", "2 1 1", "2 2 0"), Grid(0, 3, 3, compact=False)),
+        # Rows that are numbered.
+        (NUMBERED, None),
+        ((*NUMBERED[:3], "said ok row 0 0"), None),
+        (("7 - - O", "8 O - -", "9 - O -"), None),
+        (("level 4", *LETTERS, "steps 7"), Grid(1, 3, 4, compact=True)),
         # Too small; words of other lines.
         (("# # #", "# @ #"), None),
         (("- -", "- @", "- -"), None),
@@ -62,13 +65,7 @@ def test_a_state_is_read_with_its_columns():
         "F H F H",
         "F F F H",
     )
-    assert with_columns(LABELS, CELLS, LINES)[:4] == (
-        "column A H H",
-        "column F F F",
-        "column F F G",
-        "row 0 A F F",
-    )
-    assert with_columns(LABELS, CELLS, len(LABELS) + 2) == LABELS  # too many lines
+    assert with_columns(ROOM, CELLS, len(ROOM) + 3) == ROOM  # too many lines
     assert with_columns(("hp 3",), CELLS, LINES) == ("hp 3",)
 
 
@@ -92,7 +89,7 @@ def changed_lines(before, after):
         (ROOM, ROOM),
         (ROOM, ("# # # #", "# . . #", "# @ o #", "# # # #")),
         (ROOM, ("# # # #", "# . @ #", "# . o #", "# # # #")),
-        (LABELS, ("row 0 F F F", "row 1 A F F", "row 2 H F G", "said ok row 1")),
+        (NUMBERED, ("row 0 F F F", "row 1 A F F", "row 2 H F G", "said ok row 1")),
         # Lines around the grid come and go; the grid ends, begins or is another one.
         (("level 4", *LETTERS), ("FFFF", "SHFH", "FFFH", "hurt", "steps 8")),
         (("level 4", *LETTERS), ("level 4", "you win")),
