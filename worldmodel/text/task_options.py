@@ -57,9 +57,11 @@ def _renamed_calls(rows: Any, renames: Mapping[str, str]) -> Any:
         steps = expected_calls(Task(id="task", instruction="", options={"calls": rows}))
     except ValueError:
         return rows
+    if steps is None:  # nobody knows which calls are due
+        return rows
     renamed = [
         [{"tool": c.tool, "arguments": _with_new_values(c, renames)} for c in step]
-        for step in steps or ()
+        for step in steps
     ]
     return [calls if len(calls) > 1 else next(iter(calls), None) for calls in renamed]
 

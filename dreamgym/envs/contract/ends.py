@@ -151,6 +151,8 @@ def _misnamed(env: Any, attributes: Mapping[str, Any]) -> Iterator[tuple[str, st
     """
     missing = [name for name in METHODS if getattr(env, name, None) is None]
     for name, value in attributes.items():
+        if name.startswith("_") and name not in STEP_LIMITS:
+            continue
         is_tool = getattr(value, "_is_tool", False)
         if callable(value) and not is_tool and not isinstance(value, type):
             near = difflib.get_close_matches(name, missing, 1, cutoff=SIMILAR)

@@ -38,5 +38,6 @@ def test_expected_calls_keep_the_names_of_tools_and_arguments():
     renames = {"price": "cost", "fig": "kiwi", "tool": "item", "fruit": "thing"}
     new = {"tool": "price", "arguments": {"fruit": "kiwi", "tool": "cost"}}
     assert with_renamed_words(options, renames) == {"calls": [new, [new, new], None]}
+    assert with_renamed_words({"calls": None}, renames) == {"calls": None}
     # What is no list of calls is refused where it is read.
     assert with_renamed_words({"calls": "fig"}, renames) == {"calls": "fig"}

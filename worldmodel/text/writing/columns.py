@@ -123,7 +123,7 @@ def _are_numbered(rows: Sequence[Sequence[str]]) -> bool:
 
 
 def _count_up(words: Sequence[str]) -> bool:
-    if len(words) < MIN_ROWS or not all(map(str.isdecimal, words)):
+    if len(words) < MIN_ROWS or not all(w.isdecimal() and len(w) < 10 for w in words):
         return False
     return [int(w) - int(words[0]) for w in words] == list(range(len(words)))
 
@@ -211,6 +211,8 @@ def read_columns(
         len(column) != grid.rows + 1 or column[0] != COLUMN for column in columns
     ):
         raise ValueError(f"the grid has not {grid.width} columns of {grid.rows} cells")
+    if _has_columns(rest):
+        raise ValueError(f"the grid has more than {grid.width} columns")
     # Other words may have been dreamed, or stand in the grid after a change.
     cells_there = words.union(*old, *(column[1:] for column in columns))
     new_grid = find_grid(rest, words) or find_grid(rest, cells_there)

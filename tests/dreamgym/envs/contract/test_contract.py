@@ -20,6 +20,7 @@ HINTS = (
     "there is no valid_actions()",
     "no plan of an expert was played to its end, and no random play won",
     "a task has no instruction",
+    "max_steps = 14 is not read: is it meant as max_episode_steps?",
     "tasks of different splits have the same instruction and first state",
 )
 """What the bare corridor, which has only two methods and few starts, is warned of."""
