@@ -53,7 +53,8 @@ def attribute_action(
     Parts are the instruction, the past actions that the policy reads, the steps that it
     remembers, its subgoal, and the lines of the state. What it remembers is the same
     without another part. A policy refers to identifiers by their place among those that
-    it reads: without the only line that names one, it has to spell it.
+    it reads: without the only line that names one, it has to spell it. Where it reads
+    the columns of a grid, a row is left out of these, too.
     """
     task, past, state = situation[:3]
     visible = list(prompts.last_actions(past, policy.config.history))

@@ -75,19 +75,20 @@ def _facts(state: State, action: str | None) -> dict[str, str]:
     """Return the lines of a state by name.
 
     The name of a line is its first word. What a tool has answered is named by its call:
-    the next answer of another one does not stand for it.
+    the next answer of another one does not stand for it. An error is no fact of a call.
     """
     calls = [] if action is None else list(read_action(action).calls)
     results = [line for line in state if line.startswith(RESULT)]
     named = len(calls) == len(results)
     out = {}
     for line in state:
+        name, fact = first_word(line), line
         if named and line.startswith(RESULT):
             call = calls.pop(0)
-            name = write_call(call.tool, call.arguments)
-            out[name] = f"{name} {line}"
-        else:
-            out[first_word(line)] = line
+            if not line.startswith(f"{RESULT}error:"):
+                name = write_call(call.tool, call.arguments)
+                fact = f"{name} {line}"
+        out[name] = fact
     return out
 
 

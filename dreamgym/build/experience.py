@@ -144,7 +144,7 @@ def transition_source(
 def _with_tokenizer_traces(
     run: Run, tok: TextTokenizer, episodes: Sequence[Episode]
 ) -> list[Episode]:
-    """Return the episodes with traces that say numbers as the tokenizer writes them."""
+    """Return the episodes with traces by rule as the tokenizer writes states."""
     enabled, writing = run.config.experience.reasoning, tok.writing
     return [
         reasoning.set_rule_traces(e, enabled=enabled, writing=writing) for e in episodes

@@ -24,6 +24,11 @@ MAX_UNSCORED_UPDATES = 3
 """Updates in a row without a scored rollout, after which training stops."""
 
 
+FLAG_WINDOW = 4
+"""Updates within which the same collapse is answered once: its flag stays for as many
+checks (curriculum/skill_collapse.py)."""
+
+
 class Snapshot(NamedTuple):
     """Policy and critic before an update, in separate buffers."""
 
@@ -95,11 +100,11 @@ class Recovery:
             row[f"alarm/{name}"] = 1.0
         names = [k.removeprefix("alarm/") for k in row if k.startswith("alarm/")]
         policy, critic, stop_reason = result.policy, result.critic, ""
-        if self._only_collapse(names):
+        if self._remedies_suffice(names):
             # They are of rollouts by the policy from before this update: to go back to
             # it would lose nothing but the update. Other weights teach the skill again.
-            last_row = state.curve[-1] if state.curve else {}
-            if any(f"alarm/{name}" not in last_row for name in names):
+            answered = {k for earlier in state.curve[-FLAG_WINDOW:] for k in earlier}
+            if any(f"alarm/{name}" not in answered for name in names):
                 row |= self._remedied_weights(row)
         elif names and snapshot is not None:
             policy, critic = snapshot
@@ -118,7 +123,7 @@ class Recovery:
             stop_reason=stop_reason,
         )
 
-    def _only_collapse(self, alarms: Sequence[str]) -> bool:
+    def _remedies_suffice(self, alarms: Sequence[str]) -> bool:
         """Return whether remedies alone answer these alarms: all say a skill was lost.
 
         Training that is to stop at an alarm stops at these, too.

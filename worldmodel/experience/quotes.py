@@ -89,7 +89,9 @@ def quotable_rows(
 
 
 def encode_quotable(tokenizer: AnyTokenizer, action: str, state: State) -> Quotable:
-    """Return the tokens of the action and of each line, as traces write them.
+    """Return the tokens of the action and of each line that models read.
+
+    They are those that traces write.
 
     Nothing can be quoted where a line does not begin with the tokens of its first
     words.

@@ -15,7 +15,6 @@ from worldmodel.data.records import Episode, State, Transition
 from worldmodel.text import edits
 from worldmodel.text.identifiers import has_digit, is_number, words
 from worldmodel.text.tools.tool_calls import MAX_ACTION_WORDS, action_words
-from worldmodel.text.writing.columns import COLUMN
 from worldmodel.text.writing.number_changes import drop_changes
 from worldmodel.text.writing.states import StateWriting, written_transition
 
@@ -57,7 +56,9 @@ def set_rule_traces(
     if not enabled:
         return without_reasoning(episode)
     episode = annotate(episode)
-    return episode if writing is None else _in_written_form(episode, writing)
+    if writing is None or not (writing.columns or writing.changes):
+        return episode
+    return _in_written_form(episode, writing)
 
 
 def _in_written_form(episode: Episode, writing: StateWriting) -> Episode:
@@ -65,10 +66,9 @@ def _in_written_form(episode: Episode, writing: StateWriting) -> Episode:
     status = has_status_line(episode)
 
     def trace(t: Transition) -> str | None:
-        written = written_transition(t, writing)
-        if written == t or t.reasoning != explain(t, status=status):
+        if t.reasoning != explain(t, status=status):
             return t.reasoning
-        return explain(written, status=status)
+        return explain_as_written(t, writing, status=status)
 
     steps = (dataclasses.replace(t, reasoning=trace(t)) for t in episode.transitions)
     return dataclasses.replace(episode, transitions=tuple(steps))
@@ -91,7 +91,16 @@ def has_status_line(episode: Episode) -> bool:
     return len(last) > 1 and len({line.split()[0] for line in last}) == 1
 
 
-def explain(transition: Transition, *, status: bool = True) -> str:
+def explain_as_written(
+    transition: Transition, writing: StateWriting, *, status: bool = True
+) -> str:
+    """Return a trace by rule of the states as models read and write them."""
+    written = written_transition(transition, writing)
+    columns = len(written.state) - len(transition.state)
+    return explain(written, status=status, columns=columns)
+
+
+def explain(transition: Transition, *, status: bool = True, columns: int = 0) -> str:
     """Return a trace: where, what is done, its effect, the changed lines, the reward.
 
     Only what the change needs is quoted, in one place, because to look it up is hard
@@ -99,7 +108,8 @@ def explain(transition: Transition, *, status: bool = True) -> str:
     the first words of the action, the lines that the action names, or that hold a name
     of it, the changed lines that hold a word of it, the line from which names and
     numbers are copied, the changed rows of a grid, and then the new words of the last
-    changed line, the last one first.
+    changed line, the last one first. The first lines are the `columns` of a grid, where
+    models read these.
     """
     t = transition
     script = edits.diff(t.state, t.next_state)
@@ -117,7 +127,7 @@ def explain(transition: Transition, *, status: bool = True) -> str:
         *_changed_lines_in_action(t, script, status=status),
     ]
     copied = _copied_lines(t, script, known={w for x in named for w in words(x)})
-    quoted = dict.fromkeys([*named, *copied, *_changed_rows(t, script)])
+    quoted = dict.fromkeys([*named, *copied, *_changed_rows(t, script, columns)])
     what = " ".join([*place, *action, *quoted, what])
     if t.reward:
         what += f" earns {number_text(t.reward)}"
@@ -282,7 +292,9 @@ def _without_changes(line: str, state: State) -> str:
     return " ".join(w if w in in_state else drop_changes(w) for w in line.split(" "))
 
 
-def _changed_rows(t: Transition, script: Sequence[edits.Edit]) -> list[str]:
+def _changed_rows(
+    t: Transition, script: Sequence[edits.Edit], columns: int
+) -> list[str]:
     """Return the changed lines that begin with the same word as another one of them.
 
     They are rows of a grid. What a step from one to the other does depends on what
@@ -291,8 +303,7 @@ def _changed_rows(t: Transition, script: Sequence[edits.Edit]) -> list[str]:
     with the same word as another line of the state.
     """
     lines = [t.state[e.index] for e in script if e.index is not None]
-    has_columns = bool(t.state) and _opening(t.state[0]) == COLUMN
-    openings = [_opening(line) for line in (t.state if has_columns else lines)]
+    openings = [_opening(line) for line in (t.state if columns else lines)]
     return _if_few(line for line in lines if openings.count(_opening(line)) > 1)
 
 

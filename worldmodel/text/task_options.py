@@ -67,19 +67,25 @@ def _renamed_calls(rows: Any, renames: Mapping[str, str]) -> Any:
 
 
 def _with_new_values(call: Call, renames: Mapping[str, str]) -> dict[str, Any]:
-    return {name: _renamed(value, renames) for name, value in call.arguments.items()}
+    return {
+        name: _renamed(value, renames, keys=False)
+        for name, value in call.arguments.items()
+    }
 
 
-def _renamed(value: Any, renames: Mapping[str, str]) -> Any:
+def _renamed(value: Any, renames: Mapping[str, str], *, keys: bool = True) -> Any:
+    """Return a value with words replaced, with `keys` also in the keys of objects."""
     if isinstance(value, str):
         return _renamed_text(value, renames)
     if isinstance(value, Mapping):
         return {
-            _renamed_text(str(k), renames): _renamed(v, renames)
+            _renamed_text(str(k), renames) if keys else k: _renamed(
+                v, renames, keys=keys
+            )
             for k, v in value.items()
         }
     if isinstance(value, list | tuple):
-        return [_renamed(item, renames) for item in value]
+        return [_renamed(item, renames, keys=keys) for item in value]
     if isinstance(value, int | float) and not isinstance(value, bool):
         return _renamed_number(value, renames)
     return value

@@ -19,7 +19,11 @@ from worldmodel.data.records import Branch, Episode, Task, Transition
 from worldmodel.fitting import supervised
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.config import FitConfig
-from worldmodel.reasoning.rule import annotate, explain, has_status_line
+from worldmodel.reasoning.rule import (
+    explain_as_written,
+    has_status_line,
+    set_rule_traces,
+)
 from worldmodel.text import prompts
 from worldmodel.text.names import MAX_DRAWS, Groups, with_exchanged_names
 
@@ -139,11 +143,13 @@ def iwm_examples(
     trace gets one by rule.
     """
     out: list[Example] = []
-    episodes = _labelled(policy, episodes)
-    for e in episodes:
-        steps = annotate(e).transitions if reasoning else e.transitions
-        which = range(len(steps))
-        out += _next_states(policy, e.task, steps, which, reasoning=reasoning)
+    episodes, writing = _labelled(policy, episodes), policy.tokenizer.writing
+    traced = episodes
+    if reasoning:
+        traced = [set_rule_traces(e, enabled=True, writing=writing) for e in episodes]
+    for e in traced:
+        which = range(len(e.transitions))
+        out += _next_states(policy, e.task, e.transitions, which, reasoning=reasoning)
     by_id = {e.id: e for e in episodes}
     for b in branches:
         e = by_id[b.episode]
@@ -151,7 +157,7 @@ def iwm_examples(
         listed = e.transitions[b.step].valid_actions
         t = dataclasses.replace(b.transition, valid_actions=listed)
         if reasoning and not t.reasoning:
-            trace = explain(t, status=has_status_line(e))
+            trace = explain_as_written(t, writing, status=has_status_line(e))
             t = dataclasses.replace(t, reasoning=trace)
         steps = (*e.transitions[: b.step], t)
         out += _next_states(policy, e.task, steps, [b.step], reasoning=reasoning)

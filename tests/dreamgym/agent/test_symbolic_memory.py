@@ -57,6 +57,10 @@ def test_what_a_tool_has_answered_is_a_fact_of_its_call():
     table = symbolic_memory([get, 'put {"key": "b"}\nput {"key": "c"}'], states, last)
     assert table.facts == (f"{get} result leo is 2",)
     assert table.tools == (ToolCount("get", 1, 0), ToolCount("put", 2, 0))
+    # Of calls that failed, nothing is known but that.
+    failed = ("shop open", "result error: no leo")
+    table = symbolic_memory([get, get], [states[0], failed], ("shop open",))
+    assert table.facts == ("result error: no leo",)
     # The same call again stands for its earlier answer.
     again = symbolic_memory([get, get], states, ("shop open", "result leo is 3"))
     assert again.facts == ()

@@ -118,7 +118,14 @@ def test_remedies_of_a_lost_skill_act_on_the_updates_after_it(
     assert [w.auxiliary for w in update_calls.weights] == pytest.approx([0.0, 0.1, 0.1])
     assert all(row["alarm/skill_collapse: valid_json"] == 1.0 for row in end.curve)
     assert not any("reverted" in row for row in end.curve)
+    # One that comes and goes is answered once within the window, too.
+    update_calls.weights.clear()
+    flags = iter([flagged, [], flagged])
+    monkeypatch.setattr(monitor, "alarms", lambda *_: next(flags))
+    loop(watching(**settings))
+    assert [w.auxiliary for w in update_calls.weights] == pytest.approx([0.0, 0.1, 0.1])
     # Beside another alarm, and without remedies, updates are undone.
+    monkeypatch.setattr(monitor, "alarms", lambda *_: flagged)
     flagged.append("min_entropy")
     assert "reverted" in loop(watching(**settings)).curve[0]
     flagged.pop()

@@ -38,6 +38,9 @@ def test_expected_calls_keep_the_names_of_tools_and_arguments():
     renames = {"price": "cost", "fig": "kiwi", "tool": "item", "fruit": "thing"}
     new = {"tool": "price", "arguments": {"fruit": "kiwi", "tool": "cost"}}
     assert with_renamed_words(options, renames) == {"calls": [new, [new, new], None]}
+    nested = {"tool": "put", "arguments": {"fruit": ["fig", {"fig": "fig"}]}}
+    changed = {"tool": "put", "arguments": {"fruit": ["kiwi", {"fig": "kiwi"}]}}
+    assert with_renamed_words({"calls": [nested]}, renames) == {"calls": [changed]}
     assert with_renamed_words({"calls": None}, renames) == {"calls": None}
     # What is no list of calls is refused where it is read.
     assert with_renamed_words({"calls": "fig"}, renames) == {"calls": "fig"}

@@ -267,7 +267,7 @@ def failed_calls(step: Transition, count: int) -> list[bool | None]:
     if step.invalid is not False or count < 2:
         return [step.invalid] * count
     results = [x for x in step.next_state if x.startswith(RESULT)]
-    hidden = any(x.startswith("earlier ") for x in step.next_state)
+    hidden = any(x.startswith("earlier results ") for x in step.next_state)
     if hidden or not 0 < len(results) <= count:
         return [step.invalid] * count
     failures = [x.startswith(f"{RESULT}error:") for x in results]

@@ -12,6 +12,7 @@ in the columns, whichever are fewer lines, and the others follow from it.
 """
 
 import functools
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -24,9 +25,12 @@ MIN_ROWS = MIN_WIDTH = 3
 MIN_CHANGES, MIN_SHARE = 20, 0.05
 """Transitions that change one column in several rows, and their share of those that
 change something, below which columns are not read. A lamp that is switched with its
-neighbours changes several columns: there they did not help (docs/LOG.md)."""
+neighbours changes several columns: there they did not help, nor where rows are numbered
+(docs/LOG.md)."""
 MAX_TRANSITIONS = 2000
 """Transitions of a family that are looked at."""
+MAX_DIGITS = 10
+"""Digits of a number of a row, less than which it may have."""
 
 
 class Grid(NamedTuple):
@@ -60,23 +64,25 @@ class Grid(NamedTuple):
 
 
 @functools.lru_cache(maxsize=16384)
-def find_grid(state: State, words: frozenset[str] | None) -> Grid | None:
+def find_grid(state: State, words: frozenset[str]) -> Grid | None:
     """Return the largest grid of a state, or None.
 
     Its lines have equally many words, or are one word each of equally many letters. At
-    least half of the cells of each line are among `words` (`grid_words`); with None all
-    may be any. Rows that are numbered (`row 3 # . #`) are no grid here: the numbers
-    tell them apart, and columns did not help.
+    least half of the cells of each line are among `words` (`grid_words`).
     """
+    grids = _blocks(state, words)
+    return max(grids, key=lambda g: g.rows * g.width, default=None)
+
+
+def _blocks(state: State, words: frozenset[str] | None = None) -> list[Grid]:
+    """Return the runs of lines that have the shape of a grid, of any words if None."""
     spaced, compact = ([_parts(x, compact=c) for x in state] for c in (False, True))
-    grids = [
+    return [
         Grid(start, end - start, len(parts[start]), parts is compact)
         for parts in (spaced, compact)
         for start, end in _runs(parts, words)
         if end - start >= MIN_ROWS and len(parts[start]) >= MIN_WIDTH
-        if not _are_numbered(parts[start:end])
     ]
-    return max(grids, key=lambda g: g.rows * g.width, default=None)
 
 
 def _parts(line: str, *, compact: bool) -> list[str]:
@@ -91,27 +97,27 @@ def _parts(line: str, *, compact: bool) -> list[str]:
 def _runs(
     rows: Sequence[Sequence[str]], words: frozenset[str] | None
 ) -> Iterator[tuple[int, int]]:
-    """Yield begin and end of runs of rows of one length, of cells that are `words`."""
+    """Yield begin and end of runs of rows of one length, at least half of `words`."""
     start = 0
     for i in range(1, len(rows) + 1):
         if (
             i == len(rows)
             or len(rows[i]) != len(rows[start])
-            or not (_are_cells(rows[i - 1], words) and _are_cells(rows[i], words))
+            or not (_has_cells(rows[i - 1], words) and _has_cells(rows[i], words))
         ):
             yield start, i
             start = i
 
 
-def _are_cells(row: Sequence[str], words: frozenset[str] | None) -> bool:
-    """Return whether at least half of a row are `words`."""
+def _has_cells(row: Sequence[str], words: frozenset[str] | None) -> bool:
+    """Return whether at least half of a row are `words`; None are all words."""
     return words is None or 2 * sum(cell in words for cell in row) >= len(row)
 
 
 def _are_numbered(rows: Sequence[Sequence[str]]) -> bool:
-    """Return whether rows begin with numbers that count up, or with a word and those.
+    """Return whether rows begin with numbers or letters in order, or a word and those.
 
-    Of the latter, `row 3`, other lines may stand among the rows.
+    Other lines may stand among the rows.
     """
     first, second, *_ = zip(*rows, strict=True)
     named = [
@@ -119,13 +125,20 @@ def _are_numbered(rows: Sequence[Sequence[str]]) -> bool:
         for word, number in zip(first, second, strict=True)
         if word == first[0] and not word.isdecimal()
     ]
-    return any(_count_up(numbers) for numbers in (first, named))
+    return any(_are_in_order(labels) for labels in (first, named))
 
 
-def _count_up(words: Sequence[str]) -> bool:
-    if len(words) < MIN_ROWS or not all(w.isdecimal() and len(w) < 10 for w in words):
-        return False
-    return [int(w) - int(words[0]) for w in words] == list(range(len(words)))
+def _are_in_order(words: Sequence[str]) -> bool:
+    """Return whether labels such as `7`, `7:` or `b` go up, or down, one by one.
+
+    They are the numbers among the words, or, where there are none, the letters.
+    """
+    texts = [word.strip("|:.)(") for word in words]
+    numbers = [int(x) for x in texts if x.isdecimal() and len(x) < MAX_DIGITS]
+    letters = [ord(x) for x in texts if len(x) == 1 and x.isalpha()]
+    labels = numbers or letters
+    steps = {b - a for a, b in itertools.pairwise(labels)}
+    return len(labels) >= MIN_ROWS and steps in ({1}, {-1})
 
 
 def _has_columns(state: State) -> bool:
@@ -226,6 +239,8 @@ def read_columns(
         for i, cell in enumerate(column[1:]):
             if cell != old[i][j]:
                 cells[i][j] = cell
+    if grid.compact and any(len(cell) != 1 for row in cells for cell in row):
+        raise ValueError("a cell of a row that is one word has several letters")
     return new_grid.with_cells(rest, cells, compact=grid.compact)
 
 
@@ -233,29 +248,47 @@ def grid_words(episodes: Iterable[Episode]) -> frozenset[str]:
     """Return the words of the cells of grids whose columns models should read.
 
     They are those of families whose recorded steps often change one column in several
-    rows; empty where there are none. A word of a grid stands now in one column and now
-    in another, which those of a table do not.
+    rows, and whose rows are not numbered; empty where there are none. A word of a grid
+    stands now in one column and now in another, which those of a table do not. Words
+    that would make grids of other families' states are left out.
     """
     families: dict[str, list[Transition]] = {}
     for e in episodes:
         families.setdefault(e.task.family, []).extend(e.transitions)
-    sampled = (steps[:MAX_TRANSITIONS] for steps in families.values())
-    return frozenset().union(*map(_words_of_family, sampled))
+    sampled = [steps[:MAX_TRANSITIONS] for steps in families.values()]
+    words_of = [_words_of_family(steps) for steps in sampled]
+    words = frozenset[str]().union(*words_of)
+    for steps, own_words in zip(sampled, words_of, strict=True):
+        if words and not own_words:
+            words -= _words_in_grids([t.state for t in steps], words)
+    return words
 
 
 def _words_of_family(steps: Sequence[Transition]) -> frozenset[str]:
+    """Return the words of the grids of a family; none where columns would not help."""
     columns: dict[str, set[int]] = {}
     for t in steps:
         if _has_columns(t.state) or _has_columns(t.next_state):
             return frozenset()  # ours could not be told from those of the environment
-        if (grid := find_grid(t.state, None)) is not None:
+        for grid in _blocks(t.state):
             for row in grid.cells(t.state):
                 for j, cell in enumerate(row):
                     columns.setdefault(cell, set()).add(j)
     words = frozenset(word for word, places in columns.items() if len(places) > 1)
     changes = [t for t in steps if t.state != t.next_state]
     count = sum(_changes_one_column(t.state, t.next_state, words) for t in changes)
-    return words if count >= max(MIN_CHANGES, MIN_SHARE * len(changes)) else frozenset()
+    if count < max(MIN_CHANGES, MIN_SHARE * len(changes)):
+        return frozenset()
+    grids = [(t.state, g) for t in steps if (g := find_grid(t.state, words))]
+    numbered = sum(_are_numbered(g.cells(state)) for state, g in grids)
+    return frozenset() if 2 * numbered > len(grids) else words
+
+
+def _words_in_grids(states: Iterable[State], words: frozenset[str]) -> frozenset[str]:
+    """Return which of the words stand in a grid of these states."""
+    grids = ((state, find_grid(state, words)) for state in states)
+    rows = (row for state, grid in grids if grid for row in grid.cells(state))
+    return words & {cell for row in rows for cell in row}
 
 
 def _changes_one_column(before: State, after: State, words: frozenset[str]) -> bool:

@@ -55,16 +55,16 @@ class StateWriting(NamedTuple):
         Raises:
           ValueError: it does not follow from the state.
         """
+        after = written
         if self.changes is not None:
-            lines = before if whole else self.model_input(before)
-            written = read_changes(lines, written)
-            if unread := unread_changes(lines, written):
-                raise ValueError(
-                    f"a change of a number that the state does not have: {unread[0]!r}"
-                )
+            after = read_changes(before if whole else self.model_input(before), after)
         if self.columns and not whole:
-            return read_columns(before, written, self.columns, self.max_lines)
-        return written
+            after = read_columns(before, after, self.columns, self.max_lines)
+        if self.changes is not None and (unread := unread_changes(before, after)):
+            raise ValueError(
+                f"a change of a number that the state does not have: {unread[0]!r}"
+            )
+        return after
 
 
 def with_written_states(

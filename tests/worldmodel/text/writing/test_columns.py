@@ -5,13 +5,20 @@ import random
 
 import pytest
 
+from dreamgym.agent.config import PolicyConfig
+from dreamgym.agent.early_experience import examples as early
+from dreamgym.agent.policy import Policy
+from dreamgym.config.shapes import MODELS
 from tests import doubles, helpers
 from worldmodel import reasoning
+from worldmodel.backbone.model import create
 from worldmodel.data.records import Task
+from worldmodel.experience import local
 from worldmodel.experience.base import Query
 from worldmodel.experience.config import ExperienceConfig
 from worldmodel.experience.contexts import query_context
 from worldmodel.experience.examples import train_tokenizer
+from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
 from worldmodel.text.writing.columns import (
     Grid,
@@ -36,12 +43,9 @@ CELLS = frozenset("#.o@-OAFHGS012")
     [
         (ROOM, Grid(0, 4, 4, compact=False)),
         (("1 0 1", "2 1 1", "2 2 0"), Grid(0, 3, 3, compact=False)),
-        # Rows that are numbered.
-        (NUMBERED, None),
-        ((*NUMBERED[:3], "said ok row 0 0"), None),
-        (("7 - - O", "8 O - -", "9 - O -"), None),
         (("level 4", *LETTERS, "steps 7"), Grid(1, 3, 4, compact=True)),
-        (("9" * 5000 + " . .",) * 3, Grid(0, 3, 3, compact=False)),
+        # A line of other words ends it.
+        ((*ROOM[:3], "you are next to it"), Grid(0, 3, 4, compact=False)),
         # Too small; words of other lines.
         (("# # #", "# @ #"), None),
         (("- -", "- @", "- -"), None),
@@ -122,6 +126,32 @@ def test_random_grids_are_written_and_read_back():
         for after in (("hp 2", *grid(), "said no"), tuple(other), before[1:]):
             _, written = write_columns(before, after, CELLS, LINES)
             assert read_columns(before, written, CELLS, LINES) == after
+
+
+@pytest.mark.parametrize("changes", [None, ALL_LINES])
+def test_odd_states_are_read_back_with_columns_as_without(changes):
+    """Whatever can be read back without columns can be with them."""
+    rng = random.Random(1)
+    lines = [
+        *("# @ .", "# @ . #", "#.@", "....", "@..#", "202", "0 1 2", "a", ""),
+        *("row 1 # @ .", "row 2 . . .", "1 # @ .", "# @  .", "x\ty z", "hp 3", "+2o"),
+    ]
+    cells = frozenset("#.o@012+")
+    with_grid = StateWriting(cells, changes, LINES)
+    plain = StateWriting(changes=changes)
+    for _ in range(500):
+        before = tuple(rng.choices(lines, k=rng.randint(0, 9)))
+        after = tuple(rng.choices(lines, k=rng.randint(0, 9)))
+        for new in (after, tuple(rng.sample(before, len(before)))):
+            if read_back(plain, before, new) == new:
+                assert read_back(with_grid, before, new) == new
+
+
+def read_back(writing, before, after):
+    try:
+        return writing.read(before, writing.written(before, after)[1])
+    except ValueError:
+        return None
 
 
 @pytest.mark.parametrize(
@@ -216,6 +246,129 @@ def test_columns_are_used_where_steps_change_them(tok, tmp_path):
     assert not grid_words([doubles.expert(t) for t in doubles.tasks("train")[:40]])
 
 
+LABELS = {
+    "a number": lambda i, row: f"{i} {row}",
+    "a number and a sign": lambda i, row: f"{i}| {row}",
+    "a number that goes down": lambda i, row: f"{8 - i} {row}",
+    "a letter": lambda i, row: f"{'abcd'[i]} {row}",
+    "a word and a number": lambda i, row: f"row {i} {row}",
+}
+
+
+@pytest.mark.parametrize("name", LABELS)
+@pytest.mark.parametrize("line", ["hp 3", "now at . @ ."])
+def test_rows_that_are_numbered_need_no_columns(name, line):
+    def numbered(state):
+        return (*(LABELS[name](i, row) for i, row in enumerate(state[:4])), line)
+
+    walks = with_states(numbered)
+    assert grid_words(walks) == frozenset()
+    # They are grids: without their labels they have columns.
+    assert grid_words(with_states(lambda state: (*state[:4], line)))
+
+
+def with_states(change):
+    """Return the walks with other states."""
+    return [
+        dataclasses.replace(
+            e,
+            transitions=tuple(
+                dataclasses.replace(
+                    t, state=change(t.state), next_state=change(t.next_state)
+                )
+                for t in e.transitions
+            ),
+        )
+        for e in WALKS
+    ]
+
+
+def test_huge_numbers_are_words():
+    huge = with_states(lambda state: tuple(f"{'9' * 5000} {x}" for x in state[:4]))
+    assert grid_words(huge) == grid_words(WALKS)
+
+
+def test_numbers_in_cells_are_no_labels():
+    """In one state of many the first cells of the rows count up."""
+    rng, steps = random.Random(0), []
+    cells = list("12345678_")
+    for _ in range(400):
+        at = cells.index("_")
+        row, column = divmod(at, 3)
+        action = rng.choice([a for a, (d, _) in MOVES.items() if 0 <= row + d <= 2])
+        new = (row + MOVES[action][0], (column + MOVES[action][1]) % 3)
+        other = 3 * new[0] + new[1]
+        before = puzzle(cells)
+        cells[at], cells[other] = cells[other], cells[at]
+        steps.append(helpers.transition(before, action, puzzle(cells)))
+    words = grid_words([helpers.episode("e", WALKS[0].task, steps)])
+    assert words == set("12345678_")
+    assert all(find_grid(t.state, words) for t in steps)
+
+
+def puzzle(cells):
+    return tuple(" ".join(cells[i : i + 3]) for i in (0, 3, 6))
+
+
+def test_text_beside_a_grid_hides_it_not():
+    text = ("you can go to the red door now please",) * 5
+    assert grid_words(with_states(lambda state: (*state, *text))) == {".", "@"}
+
+
+def lamps(off, on):
+    """Return an episode of lamps that are switched in crosses."""
+    cells, rng, steps = [[off] * 4 for _ in range(4)], random.Random(0), []
+    for _ in range(60):
+        before = tuple(" ".join(row) for row in cells)
+        at = rng.randrange(4), rng.randrange(4)
+        for d in ((0, 0), *MOVES.values()):
+            i, j = at[0] + d[0], at[1] + d[1]
+            if 0 <= i < 4 and 0 <= j < 4:
+                cells[i][j] = on if cells[i][j] == off else off
+        after = tuple(" ".join(row) for row in cells)
+        steps.append(helpers.transition(before, f"switch {at[0]} {at[1]}", after))
+    task = Task(id="lamps", instruction="light all", family="lamps")
+    return helpers.episode("lamps", task, steps)
+
+
+def test_columns_of_one_family_are_not_read_in_another():
+    assert grid_words([lamps("-", "O")]) == frozenset()
+    words = grid_words([*WALKS, lamps("-", "O")])
+    assert words == {".", "@"}
+    assert all(find_grid(t.state, words) is None for t in lamps("-", "O").transitions)
+    # Where both have the same words, neither has columns.
+    assert grid_words([*WALKS, lamps(".", "@")]) == frozenset()
+
+
+def test_the_dream_may_write_every_line_that_it_reads(tok, monkeypatch):
+    class Asked(Exception):
+        pass
+
+    def generate(model, contexts, grammar, keys, *, banned, **rest):
+        del model, contexts, grammar, keys, rest
+        raise Asked(banned[0, [tok.line(i) for i in range(LINES)]].tolist())
+
+    monkeypatch.setattr(local, "generate", generate)
+    model = create(MODELS["nano"].model(tok.vocab_size), seed=0)
+    dream = local.LocalExperienceModel(model, tok, ReplayMemory(), ExperienceConfig())
+    t = down_step()
+    with pytest.raises(Asked) as asked:
+        dream.predict([Query(WALKS[0].task, (), t.state, t.action)])
+    count = len(t.state) + 4
+    assert asked.value.args[0] == [False] * count + [True] * (LINES - count)
+
+
+def test_implicit_world_modelling_says_what_it_writes(tok):
+    policy = Policy(doubles.model(0), tok, PolicyConfig())
+    (episode,) = [e for e in WALKS if down_step() in e.transitions][:1]
+    examples = early.iwm_examples(policy, [episode], [], reasoning=True)
+    for t, example in zip(episode.transitions, examples, strict=True):
+        target = [i for i, m in zip(example.ids, example.mask, strict=True) if m]
+        text = tok.decode([i for i in target if tok.name(i) is None])
+        vertical = t.action in ("up", "down") and t.state != t.next_state
+        assert ("as column change" in text) == vertical
+
+
 def down_step():
     return next(t for e in WALKS for t in e.transitions if _moves(t, "down"))
 
@@ -273,6 +426,22 @@ def test_tasks_are_varied_without_columns(tok):
     assert prompts.parse_variation(tok, ids) == (task.instruction, task.initial_state)
     for text in (ids, prompts.variation_ids(tok, task)):
         assert "column" not in tok.decode([i for i in text if tok.name(i) is None])
+
+
+def test_a_cell_of_letters_is_one_letter():
+    before, written = write_columns(LETTERS, ("FFFF", "SHFH", "FFFH"), CELLS, LINES)
+    del before
+    long = ("column F gone F", *written[1:])
+    with pytest.raises(ValueError, match="one word has several letters"):
+        read_columns(LETTERS, long, CELLS, LINES)
+
+
+def test_what_looks_like_a_change_in_letters_is_none():
+    writing = StateWriting(frozenset("@.#2o+"), ALL_LINES, LINES)
+    before, after = ("@.#", "202", "+2o", "hp 3"), (".@#", "202", "+2o", "hp 5")
+    _, written = writing.written(before, after)
+    assert written[-1] == "hp +2"
+    assert writing.read(before, written) == after
 
 
 def test_numbers_and_columns_are_written_together():
