@@ -96,6 +96,13 @@ class RunConfig:
             )
 
     @property
+    def warmstart_seed(self) -> int:
+        """The seed of the fits of behaviour cloning and the warm start."""
+        if not self.bc.seed:
+            return self.seed
+        return content_seed(self.seed, f"fit {self.bc.seed}")
+
+    @property
     def policy_seed(self) -> int:
         """The seed of trainings after the warm start."""
         if not self.train.seed:

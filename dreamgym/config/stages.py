@@ -338,8 +338,15 @@ class BcConfig:
     """Share of these that is used, in (0, 1]; a smaller share is part of a larger one.
     The held-out loss is of all dev demonstrations whatever the share."""
     mixture: DemonstrationMixtureConfig = DemonstrationMixtureConfig()
+    seed: int = 0
+    """Which fit to the demonstrations this is: behaviour cloning and the warm start
+    read their examples in another order with another number, from the same
+    demonstrations, branches and experience model. Fits that differ in it alone show how
+    much of a result is chance (`scripts/studies/iwm.toml`)."""
 
     def __post_init__(self):
+        if self.seed < 0:
+            raise ValueError(f"seed must be >= 0, got {self.seed}")
         if self.init not in INITS:
             raise ValueError(f"init must be one of {INITS}, got {self.init!r}")
         if self.imitate not in IMITATED:

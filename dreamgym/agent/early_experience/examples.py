@@ -135,21 +135,21 @@ def iwm_examples(
     branches: Sequence[Branch],
     *,
     reasoning: bool = False,
+    draws: int = 1,
+    names: Mapping[str, Groups] | None = None,
 ) -> list[Example]:
     """Return the examples of -log p(next state | state, action), Eq. 3.
 
     The transitions are those of the experts and of the branches. With `reasoning` the
     target is -log p(reasoning, next state | state, action): a transition that has no
-    trace gets one by rule.
+    trace gets one by rule. Of each transition there are as many `draws` of the names
+    that stand for each other as of a demonstration (`bc_examples`).
     """
-    out: list[Example] = []
     episodes, writing = _labelled(policy, episodes), policy.tokenizer.writing
-    traced = episodes
-    if reasoning:
-        traced = [set_rule_traces(e, enabled=True, writing=writing) for e in episodes]
-    for e in traced:
-        which = range(len(e.transitions))
-        out += _next_states(policy, e.task, e.transitions, which, reasoning=reasoning)
+    sources: list[tuple[Episode, Sequence[int]]] = []
+    for e in episodes:
+        traced = set_rule_traces(e, enabled=True, writing=writing) if reasoning else e
+        sources.append((traced, range(len(e.transitions))))
     by_id = {e.id: e for e in episodes}
     for b in branches:
         e = by_id[b.episode]
@@ -160,7 +160,14 @@ def iwm_examples(
             trace = explain_as_written(t, writing, status=has_status_line(e))
             t = dataclasses.replace(t, reasoning=trace)
         steps = (*e.transitions[: b.step], t)
-        out += _next_states(policy, e.task, steps, [b.step], reasoning=reasoning)
+        sources.append((dataclasses.replace(e, transitions=steps), [b.step]))
+    out: list[Example] = []
+    for draw in range(draws):
+        drawn = with_exchanged_names([e for e, _ in sources], names or {}, draw=draw)
+        for e, (_, which) in zip(drawn, sources, strict=True):
+            out += _next_states(
+                policy, e.task, e.transitions, which, reasoning=reasoning
+            )
     return out
 
 
@@ -246,23 +253,44 @@ def sr_examples(
     cases: Sequence[ReflectionCase],
     thoughts: Sequence[str | None],
     *,
-    copies: int = 1,
+    draws: int = 1,
+    names: Mapping[str, Groups] | None = None,
 ) -> list[Example]:
     """Return the examples of -log p(thought, expert action | state), Eq. 4.
 
-    Of each there are as many `copies`: as many as there are draws of a demonstration.
-    Cases without a thought are left out. For a policy that acts without thoughts
-    (`thought_tokens` 0) this is an auxiliary loss on the same weights. A policy that
-    acts with thoughts learns here how to think; its action then depends on its thought.
+    Of each there are as many `draws` of the names that stand for each other as of a
+    demonstration (`bc_examples`); a thought has the names of its state. Cases without a
+    thought are left out. For a policy that acts without thoughts (`thought_tokens` 0)
+    this is an auxiliary loss on the same weights. A policy that acts with thoughts
+    learns here how to think; its action then depends on its thought.
     """
+    explained = [
+        _with_thought(case, thought, episode_id=str(i))
+        for i, (case, thought) in enumerate(zip(cases, thoughts, strict=True))
+        if thought is not None
+    ]
     return [
         demonstration_example(
             policy,
-            c.situation,
-            c.expert.action,
-            thought,
+            Situation.at_step(e.task, e.transitions, len(e.transitions) - 1),
+            e.transitions[-1].action,
+            e.transitions[-1].thought,
         )
-        for _ in range(copies)
-        for c, thought in zip(cases, thoughts, strict=True)
-        if thought is not None
+        for draw in range(draws)
+        for e in with_exchanged_names(explained, names or {}, draw=draw)
     ]
+
+
+def _with_thought(case: ReflectionCase, thought: str, *, episode_id: str) -> Episode:
+    """Return a case as an episode that ends with the expert's step and a thought."""
+    past = (
+        Transition(state=state, action=action, next_state=())
+        for state, action in zip(case.past_states, case.past, strict=True)
+    )
+    return Episode(
+        id=episode_id,
+        task=case.task,
+        transitions=(*past, dataclasses.replace(case.expert, thought=thought)),
+        source="reflection",
+        success=None,
+    )

@@ -36,7 +36,7 @@ Cell = Mapping[str, Any]
 A game has its family, and by policy its success, named costs and measures of tools."""
 Number = Mapping[str, Any]
 """mean and perhaps low, high, count; lowest, highest, deviation of the cells."""
-SEEDS = ("seed", "train.seed")
+SEEDS = ("seed", "bc.seed", "train.seed")
 """The axes over which a row pools its cells."""
 SUCCESS, COST, TOOLS = "test", "cost", "tools"
 _PATH = re.compile(rf"({SUCCESS}|{COST}|{TOOLS})/([^/]+)(?:/([^/]+))?")

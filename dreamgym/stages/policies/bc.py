@@ -51,11 +51,9 @@ def body(run: Run) -> dict[str, Any]:
     draws = early.draws(fit, examples, names)
     if draws > 1:
         examples = early.bc_examples(policy, imitated, draws=draws, names=names)
-    save_policy(
-        run,
-        "bc",
-        policy.replace(fit_model(run, "bc", policy.model, examples, fit, dev)),
-    )
+    seed = run.config.warmstart_seed
+    fitted = fit_model(run, "bc", policy.model, examples, fit, dev, seed)
+    save_policy(run, "bc", policy.replace(fitted))
     run.drop("checkpoints/bc")
     return {
         "experts": len(experts),

@@ -6,6 +6,7 @@ same number of updates as behaviour cloning.
 
 import dataclasses
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,7 @@ from worldmodel.data.records import Branch, Episode, read_branches
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.config import FitConfig
 from worldmodel.reasoning.teacher import TeacherConfig
+from worldmodel.text.names import Groups
 
 
 def body(run: Run) -> dict[str, Any]:
@@ -51,34 +53,33 @@ def body(run: Run) -> dict[str, Any]:
     experts, dev_experts = run_episodes.demonstrations(run)
     branches = read_branches(run.path("branches.jsonl"))
     imitated = run_episodes.imitated_episodes(run)
+    names = run_episodes.read_names(run)
     bc = early.bc_examples(policy, imitated)
     dev_bc = early.bc_examples(policy, dev_experts)
-    iwm: list[Example] = []
-    if _models(method):
-        iwm = early.iwm_examples(policy, experts, branches, reasoning=c.iwm_reasoning)
-    fit = run.config.bc.fit
+    fit, seed = run.config.bc.fit, run.config.warmstart_seed
     steps = fit.steps
     # The fitted control, for three uses: the result with method "bc", the comparison on
     # dev games, and the policy that writes reflections.
     control = load_policy(run, "bc").model
-    names = run_episodes.read_names(run)
     draws = early.draws(fit, bc, names)
     if draws > 1:
         bc = early.bc_examples(policy, imitated, draws=draws, names=names)
     sr, numbers = [], {}
     if method in ("both", "sr"):
-        sr, numbers = _sr(run, policy, control, experts, branches, draws)
-    final, first = policy.model, 0
+        sr, numbers = _sr(run, policy, control, experts, branches, draws, names)
+    final, first, next_states = policy.model, 0, 0
     if _models(method):
         # Taken out of the same budget, or IWM would be compared with fewer updates.
         first = max(int(c.iwm_share * steps), 1) if c.iwm_share else 0
+        iwm_fit = _iwm_fit(c, fit, first)
+        iwm, next_states = _iwm(run, policy, experts, branches, iwm_fit, names)
         if first:
-            final = fit_model(run, "iwm", final, iwm, _iwm_fit(c, fit, first), ())
+            final = fit_model(run, "iwm", final, iwm, iwm_fit, (), seed)
     if method == "bc":
         final = control
     else:
         rest = _steps(fit, steps - first)
-        final = fit_model(run, "warmstart", final, bc + sr, rest, dev_bc)
+        final = fit_model(run, "warmstart", final, bc + sr, rest, dev_bc, seed)
     selection, dev_games = _better_policy(run, policy, control, final)
     save_policy(run, "warmstart", policy.replace(selection))
     for name in ("writer", "iwm", "warmstart"):
@@ -89,7 +90,7 @@ def body(run: Run) -> dict[str, Any]:
         "expert_transitions": expert_steps,
         "branches": len(branches),
         "bc_examples": len(bc) // draws,
-        "iwm_examples": len(iwm),
+        "iwm_examples": next_states,
         "sr_examples": len(sr) // draws,
         **numbers,
         **dev_games,
@@ -144,6 +145,25 @@ def _models(method: str) -> bool:
     return method in ("both", "iwm")
 
 
+def _iwm(
+    run: Run,
+    policy: Policy,
+    experts: list[Episode],
+    branches: list[Branch],
+    fit: FitConfig,
+    names: Mapping[str, Groups],
+) -> tuple[list[Example], int]:
+    """IWM examples with the draws of names that their fit has, and how many in one."""
+    reasoning = run.config.warmstart.iwm_reasoning
+    examples = early.iwm_examples(policy, experts, branches, reasoning=reasoning)
+    once, draws = len(examples), early.draws(fit, examples, names)
+    if draws > 1:
+        examples = early.iwm_examples(
+            policy, experts, branches, reasoning=reasoning, draws=draws, names=names
+        )
+    return examples, once
+
+
 def _sr(
     run: Run,
     policy: Policy,
@@ -151,6 +171,7 @@ def _sr(
     experts: list[Episode],
     branches: list[Branch],
     draws: int,
+    names: Mapping[str, Groups],
 ) -> tuple[list[Example], dict[str, Any]]:
     """SR examples of the run's writer, and what writing them took."""
     c = run.config.warmstart
@@ -182,7 +203,8 @@ def _sr(
         thoughts, numbers = reflections(RuleWriter(), cases)
     if note := early.thought_length_note(policy, thoughts):
         print(f"warmstart: {note}", file=sys.stderr)
-    return early.sr_examples(policy, cases, thoughts, copies=draws), numbers
+    sr = early.sr_examples(policy, cases, thoughts, draws=draws, names=names)
+    return sr, numbers
 
 
 def _fit_writer(
@@ -208,6 +230,7 @@ def _fit_writer(
         writer_examples(policy, selection, thoughts),
         _steps(fit, steps),
         (),
+        run.config.warmstart_seed,
     )
 
 

@@ -3,9 +3,10 @@
 import dataclasses
 
 from dreamgym.agent.early_experience import examples as early
+from dreamgym.agent.early_experience.reflection import reflection_cases
 from dreamgym.agent.policy import Policy, PolicyConfig
 from tests import doubles, helpers
-from worldmodel.data.records import Task
+from worldmodel.data.records import Branch, Task
 from worldmodel.fitting.supervised import FitConfig
 from worldmodel.text import prompts
 from worldmodel.text.identifiers import ReferenceRule
@@ -95,6 +96,56 @@ def test_copies_exchange_names_in_state_and_action_alike():
     )
     assert "hall" in texts[0]
     assert set(texts) == {texts[0], swapped}
+
+
+DOORS = {"doors": (("attic", "hall"),)}
+DOOR_TASK = Task(id="h", instruction="go", family="doors", initial_state=("at hall",))
+
+
+def swapped(text):
+    return text.replace("hall", "?").replace("attic", "hall").replace("?", "attic")
+
+
+def test_next_states_of_steps_and_branches_have_the_names_of_their_copy():
+    there = helpers.transition(("at hall",), "go to attic", ("at attic",))
+    stays = helpers.transition(("at hall",), "go to hall", ("still at hall",))
+    policy = doubles.policy()
+    arguments = (
+        policy,
+        [helpers.episode("d", DOOR_TASK, [there])],
+        [Branch(episode="d", step=0, transition=stays)],
+    )
+    plain = early.iwm_examples(*arguments)
+    for reasoning in (False, True):
+        plain = early.iwm_examples(*arguments, reasoning=reasoning)
+        copies = early.iwm_examples(
+            *arguments, reasoning=reasoning, draws=6, names=DOORS
+        )
+        assert copies[:2] == plain
+        texts = [policy.tokenizer.decode(e.ids) for e in copies]
+        first, second = texts[:2]
+        assert set(texts[::2]) == {first, swapped(first)}
+        assert set(texts[1::2]) == {second, swapped(second)}
+        # A branch has the names of its episode.
+        pairs = set(zip(texts[::2], texts[1::2], strict=True))
+        assert pairs == {(first, second), (swapped(first), swapped(second))}
+
+
+def test_a_thought_has_the_names_of_its_state():
+    there = helpers.transition(("at hall",), "go to attic", ("at attic",))
+    stays = helpers.transition(("at hall",), "go to hall", ("at hall",))
+    (case,) = reflection_cases(
+        [helpers.episode("d", DOOR_TASK, [there])],
+        [Branch(episode="d", step=0, transition=stays)],
+        per_state=1,
+        seed=0,
+    )
+    policy, thoughts = doubles.policy(), ["hall stays so attic"]
+    (plain,) = early.sr_examples(policy, [case], thoughts)
+    copies = early.sr_examples(policy, [case], thoughts, draws=6, names=DOORS)
+    assert (len(copies), copies[0]) == (6, plain)
+    text = policy.tokenizer.decode(plain.ids)
+    assert {policy.tokenizer.decode(e.ids) for e in copies} == {text, swapped(text)}
 
 
 def test_a_policy_may_write_references():

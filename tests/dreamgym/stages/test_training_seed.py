@@ -1,4 +1,4 @@
-"""Trainings of one warm start share all that comes before them."""
+"""Fits and trainings that differ in their seed share all that comes before them."""
 
 import pytest
 
@@ -25,6 +25,15 @@ def test_a_training_seed_changes_the_trainings_after_the_warm_start():
     assert not changed & (before | {"evaluate/warmstart"})
 
 
+def test_a_seed_of_fits_changes_what_is_fitted_to_demonstrations_and_after():
+    first, second = (preset("default", ENV | {"bc.seed": seed}) for seed in (0, 1))
+    changed = {x for x in STAGES if STAGES.key(x, first) != STAGES.key(x, second)}
+    assert changed >= {"bc", "warmstart", *TRAININGS}
+    assert not changed & {"collect", "pretrain", "fidelity", "reward_model"}
+    assert first.warmstart_seed == first.seed
+    assert second.seed == first.seed != second.warmstart_seed
+
+
 @pytest.mark.parametrize("name", ["dream", "s2r/round-1"])
 def test_a_loop_draws_by_the_training_seed(tmp_path, name):
     """Without one by the run's own, as before."""
@@ -38,6 +47,7 @@ def test_a_loop_draws_by_the_training_seed(tmp_path, name):
     assert all(run.config.seed == 7 for run in runs)
 
 
-def test_a_negative_training_seed_is_refused():
+@pytest.mark.parametrize("setting", ["bc.seed", "train.seed"])
+def test_a_negative_seed_of_fits_or_trainings_is_refused(setting):
     with pytest.raises(ValueError, match=r"seed must be >= 0, got -1"):
-        preset("default", ENV | {"train.seed": -1})
+        preset("default", ENV | {setting: -1})
