@@ -14,9 +14,10 @@ def check_budget(budget: BudgetConfig, max_steps: int, env: str) -> None:
     if 0 < budget.real_steps < required:
         raise RunError(
             f"--budget {budget.real_steps}: expected at least {required:,} real steps "
-            f"in {env}: its episodes have up to {max_steps} steps, and one has to fit "
-            f"into budget.dev = {budget.dev:g} of budget.collect = {budget.collect:g} "
-            "of the budget"
+            f"in {env}: its episodes have up to {max_steps} steps, and train and dev "
+            f"episodes have budget.collect = {budget.collect:g} of it, of which "
+            f"budget.dev = {budget.dev:g} is for dev episodes; "
+            "--env.max-episode-steps ends episodes earlier"
         )
 
 

@@ -14,7 +14,12 @@ from dreamgym.build import episodes as run_episodes
 from dreamgym.build.episodes import plan_lengths
 from dreamgym.build.loop_checkpoint import LoopCheckpoint
 from dreamgym.build.models import save_policy
-from dreamgym.build.real.dev_play import dev_tasks, play_dev_tasks, plays_dev_games
+from dreamgym.build.real.dev_play import (
+    dev_game_steps,
+    dev_tasks,
+    play_dev_tasks,
+    plays_dev_games,
+)
 from dreamgym.build.real.environments import real_envs
 from dreamgym.build.real.step_limit import step_limit
 from dreamgym.build.rewards import reward_function, reward_model_refit
@@ -47,7 +52,8 @@ def real_evaluation(
 
     None without an environment, or if the settings ask for no real evaluation. The
     function returns no metrics where a budget has too few real steps left for it, of
-    which it leaves a `reserve`.
+    which it leaves a `reserve`, or where they did not last for all games: what is
+    compared must be of the same games.
 
     Raises:
       RunError: the environment has no dev task.
@@ -61,11 +67,15 @@ def real_evaluation(
 
         def probe(policy: Policy) -> dict[str, float]:
             left = run.real_steps.left
-            if left is not None and left < len(games) * envs.max_steps + reserve:
-                return {}
+            if left is not None:
+                left -= reserve
+                if left < max(dev_game_steps(run, later=1), envs.max_steps):
+                    return {}
             before = envs.transitions
-            trajectories = play_dev_tasks(run, policy, envs, games)
+            trajectories = play_dev_tasks(run, policy, envs, games, left)
             metrics = {"real_eval_transitions": float(envs.transitions - before)}
+            if len(trajectories) < len(games):
+                return metrics
             return metrics | dev_metrics(trajectories)
 
         yield probe

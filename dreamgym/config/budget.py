@@ -11,6 +11,9 @@ ESTIMATE_STEPS = 40
 """Real steps that are set aside to time a step before the run."""
 MIN_DEV_GAMES = 4
 """Dev tasks of an evaluation below which policies are not selected by real tasks."""
+LONGEST_DEV_EPISODE = 50
+"""Steps that the smallest budget leaves to a dev episode, at most: where episodes may
+be longer than that, few are, and one that is gets truncated where its part ends."""
 DEV_GAME_MARGIN = 1.25
 """Steps of a dev game of a policy, as a multiple of the mean dev episode's, as they are
 planned: a policy that fails plays on where an expert is done."""
@@ -93,9 +96,25 @@ def division(
 
 
 def minimum(budget: BudgetConfig, max_steps: int) -> int:
-    """Return the smallest budget that pays for a dev episode of the longest length."""
-    share = budget.collect * budget.dev
-    return math.ceil((max_steps + 1) / share) + ESTIMATE_STEPS
+    """Return the smallest budget of a run whose episodes have up to `max_steps` steps.
+
+    Its train episodes may be as long as that, and its dev episodes too, up to
+    LONGEST_DEV_EPISODE.
+    """
+    dev = (min(max_steps, LONGEST_DEV_EPISODE) + 1) / budget.dev
+    train = (max_steps + 1) / (1 - budget.dev)
+    return math.ceil(max(dev, train) / budget.collect) + ESTIMATE_STEPS
+
+
+def dev_tasks(steps: int, episode_steps: float, max_steps: int, limit: int) -> int:
+    """Return how many dev tasks collection plays with so many `steps`, at most `limit`.
+
+    Each is played about twice if the episodes are as long as the collected train
+    episodes, which have `episode_steps` on average, and at least once if they are as
+    long as they may be.
+    """
+    twice, once = math.ceil(steps / (2 * episode_steps)), steps // max_steps
+    return max(min(max(twice, once), limit), 1)
 
 
 def dev_game_steps(episode_steps: float, max_steps: int) -> float | int:
@@ -107,15 +126,23 @@ def dev_game_steps(episode_steps: float, max_steps: int) -> float | int:
 
 
 def dev_games(
-    budget: BudgetConfig, collected: int, game_steps: float | int, limit: int
+    budget: BudgetConfig,
+    collected: int,
+    game_steps: float | int,
+    limit: int,
+    listed: int | None = None,
 ) -> int:
     """Return the dev tasks of one evaluation, at most `limit`.
 
     Each is planned with `game_steps` steps. 0 where the share of selection pays for
-    fewer than MIN_DEV_GAMES: so few decide nothing.
+    fewer than MIN_DEV_GAMES, or the environment has fewer: so few decide nothing.
+
+    Args:
+      listed: the dev tasks that the environment has; None: as many as are asked for.
     """
     steps = division(budget, collected)["select"]
-    count = min(int(steps / (budget.evaluations * game_steps)), limit)
+    available = limit if listed is None else min(limit, listed)
+    count = min(int(steps / (budget.evaluations * game_steps)), available)
     return count if count >= min(MIN_DEV_GAMES, limit) else 0
 
 

@@ -23,6 +23,8 @@ NO_CHANGES = (
     "Nothing changes in the steps that the right next states are counted in: they do "
     "not show whether the dream knows what changes."
 )
+FEW_STATES = 8
+"""Next states below which a dream is not trusted, however right they are."""
 FEW_ENDS = 8
 """Ends that follow from what is known below which all ends are counted."""
 FEW_IDENTIFIERS = 20
@@ -257,8 +259,11 @@ def _verdict(parts: Sequence[Part]) -> str:
 def is_trusted(scorecard: dict[str, Any]) -> bool:
     """Return whether every leading number that is known reaches REQUIRED.
 
-    Their intervals may reach below it, but none may be below what is required.
+    Their intervals may reach below it, but none may be below what is required. Fewer
+    than FEW_STATES next states are trusted in no case.
     """
+    if scorecard["exact"]["predictable"]["count"] < FEW_STATES:
+        return False
     parts = [part for number in leading(scorecard) for part in number.parts]
     means = [p.rate["mean"] for p in parts if p.rate and p.rate["mean"] is not None]
     low = any(part.level == "bad" for part in parts)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 from dreamgym.agent.behavior import collect
 from dreamgym.agent.config import CollectConfig
@@ -31,7 +32,7 @@ from dreamgym.build.real.step_limit import (
     step_limit_from_env,
     step_limit_from_episodes,
 )
-from dreamgym.config.budget import expert_weight
+from dreamgym.config.budget import dev_tasks, expert_weight
 from dreamgym.config.settings import RunConfig
 from dreamgym.envs.base import as_valid_actions, is_deterministic
 from dreamgym.envs.limits import StepLimit
@@ -41,7 +42,10 @@ from dreamgym.run.display import progress_bar
 from worldmodel.data.rates import Rate
 from worldmodel.data.records import Episode, read_episodes, write_episodes
 
-ENVIRONMENT_NUMBERS = ("deterministic", "listed_actions", "listed_actions_of")
+ENVIRONMENT_NUMBERS = (
+    *("deterministic", "dev_tasks"),
+    *("listed_actions", "listed_actions_of"),
+)
 """What the stage's numbers say of the environment, which a refit takes over."""
 MAX_BROKEN_SHARE = 0.1
 """The share of the episodes that broke above which collection says so."""
@@ -97,11 +101,11 @@ def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
     name, lists = run.config.env.id, run.config.policy.admissible_actions > 0
     train = games_of(env, name, "train", c.train_tasks)
     dev = games_of(env, name, "dev", c.dev_tasks)
+    listed_dev = len(dev)
     limit = step_limit_from_env(run.config, env)
     episodes, dev_steps = c.episodes, 0
     if real_steps.left is not None:
         dev_steps = _dev_steps(run, real_steps.left, limit)
-        dev = dev[: max(dev_steps // limit.steps, 1)]
         c = _with_demonstrations(run, real_steps.left - dev_steps, limit)
         episodes = None
 
@@ -124,6 +128,9 @@ def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
             valid_actions=lists,
             listed=listed,
         )
+        if real_steps.left is not None:
+            length = float(np.mean([len(e.transitions) for e in train_episodes] or [1]))
+            dev = dev[: dev_tasks(dev_steps, length, limit.steps, len(dev))]
         # Each actor as often as another: with few demonstrations to learn from there
         # must still be enough to tell where imitation is at its best.
         even = dataclasses.replace(
@@ -154,6 +161,12 @@ def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
     counts = {f"broken/{kind}": n for kind, n in sorted(failures.items())}
     numbers = {
         "deterministic": is_deterministic(env),
+        # Where the environment has fewer than were asked for: all that there are.
+        **(
+            {"dev_tasks": listed_dev}
+            if listed_dev < run.config.collect.dev_tasks
+            else {}
+        ),
         "real_transitions": 0,  # they are counted as they are taken
         # Of the expert's actions; without one, of those not taken from the list.
         "listed_actions": listed.json()["mean"],

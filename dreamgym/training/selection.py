@@ -14,6 +14,8 @@ FAMILY_DROP = 0.15
 """The fall in a family's success that is not accepted, where it is no accident."""
 STANDARD_ERRORS = 2.0
 """Standard errors by which it must have fallen."""
+ENOUGH_DREAMED = 4
+"""Dreamed dev games of both policies below which they decide nothing."""
 ENOUGH_WON = 16
 """Dev games that must all be won for a policy to count as one that wins them all."""
 
@@ -46,16 +48,17 @@ def wins_all(row: Mapping[str, Any]) -> bool:
 
     No training of it can then be seen to help.
     """
-    return row.get("real_success") == 1.0 and _games(row) >= ENOUGH_WON
+    return row.get("real_success") == 1.0 and scored_games(row) >= ENOUGH_WON
 
 
 def _standard_error(row: Mapping[str, Any], baseline: Mapping[str, Any]) -> float:
     """Return the standard error of the difference in success, families pooled."""
-    rates = [(r["real_success"], _games(r)) for r in (row, baseline)]
+    rates = [(r["real_success"], scored_games(r)) for r in (row, baseline)]
     return _difference_error(*rates)
 
 
-def _games(row: Mapping[str, Any]) -> float | int:
+def scored_games(row: Mapping[str, Any]) -> float | int:
+    """Return how many games the metrics are of."""
     return sum(n for key, n in row.items() if key.startswith("real_games/"))
 
 
@@ -101,3 +104,18 @@ def is_better(
         return gain > standard_errors * _standard_error(row, baseline)
     errors = [r.get("real_return_error", math.inf) for r in (row, baseline)]
     return earned > standard_errors * math.hypot(*errors)
+
+
+def is_better_in_dream(
+    row: Mapping[str, Any], baseline: Mapping[str, Any], *, margin: float
+) -> bool:
+    """Return whether dreamed games speak for a policy: a dream may flatter.
+
+    Its success must have risen by more than `margin`, with no family's destroyed, over
+    ENOUGH_DREAMED games or more. What nobody scored is not compared.
+    """
+    if min(scored_games(row), scored_games(baseline)) < ENOUGH_DREAMED:
+        return False
+    if destroyed_families(row, baseline):
+        return False
+    return row["real_success"] > baseline["real_success"] + margin

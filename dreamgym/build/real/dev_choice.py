@@ -15,13 +15,19 @@ from dreamgym.build.real.dev_play import (
     dev_games,
     dreamed_dev_games,
     paired_dev_games,
-    play_dev_games,
     plays_dev_games,
 )
 from dreamgym.evaluation.dream_check import dev_metrics
 from dreamgym.evaluation.statistics import success_change
 from dreamgym.run.directory import Run
-from dreamgym.training.selection import destroyed_families, is_better, wins_all
+from dreamgym.training.selection import (
+    ENOUGH_DREAMED,
+    destroyed_families,
+    is_better,
+    is_better_in_dream,
+    scored_games,
+    wins_all,
+)
 from worldmodel.experience.base import CachingExperienceModel
 
 Metrics = Mapping[str, Any]
@@ -46,7 +52,7 @@ def compare_with_start(
     start: Mapping[str, Metrics],
     start_name: str,
     experience: CachingExperienceModel | None,
-    real_metrics: Callable[[], Metrics | None] | None = None,
+    real_metrics: Callable[[], tuple[Metrics, Metrics] | None] = lambda: None,
     *,
     standard_errors: float = 0.0,
 ) -> Choice:
@@ -54,30 +60,27 @@ def compare_with_start(
 
     By real dev games, where it must be better; without an environment, or where a
     budget has no real steps left, by success in the dream, which must have risen by
-    `dream_check.margin`. With neither, the trained policy is kept.
+    `dream_check.margin` (`is_better_in_dream`). With neither, the trained policy is
+    kept.
 
     Args:
       start: the metrics of the policy it began at, `real` and `dreamed`.
-      real_metrics: returns the metrics of real dev games, None where there are none;
-        without it they are played here.
+      real_metrics: returns the metrics of the same real dev games for the start and for
+        the trained policy, None where there are none.
       standard_errors: by how many it must win more of real dev games (`is_better`).
     """
-    real: Metrics | None = None
-    if real_metrics is not None:
-        real = real_metrics()
-    elif plays_dev_games(run, name):
-        real = dev_metrics(play_dev_games(run, name, policy))
+    real = real_metrics()
     if real is not None:
-        side, where, after = "real", "real dev games", real
-        before = start.get("real", {})
+        side, where = "real", "real dev games"
+        before, after = real
         better = is_better(after, before, standard_errors=standard_errors)
     elif experience is not None:
         side, where = "dreamed", "dev tasks in the dream"
         before = start.get("dreamed", {})
         folder = remedy_folder(run)
         after = dev_metrics(dreamed_dev_games(run, experience, policy, folder))
-        threshold = before.get("real_success", 0.0) + run.config.dream_check.margin
-        better = after.get("real_success", 0.0) > threshold
+        margin = run.config.dream_check.margin
+        better = is_better_in_dream(after, before, margin=margin)
     else:
         return Choice(True, {}, dict(start))
     rates = {
@@ -93,6 +96,8 @@ def compare_with_start(
     )
     if standard_errors and side == "real" and is_better(after, before):
         change += ", less than one standard error more"
+    if side == "dreamed" and min(map(scored_games, (before, after))) < ENOUGH_DREAMED:
+        change += f", of fewer than {ENOUGH_DREAMED} games, which decide nothing"
     note = f"it did not help, so the policy is {start_name}: of the {where} {change}"
     print(f"{name}: {note}", file=sys.stderr)
     return Choice(False, rates | {"kept": start_name, "choice": note}, dict(start))

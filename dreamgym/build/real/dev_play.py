@@ -5,6 +5,7 @@ run, policies -> trajectories on dev tasks, recorded once, as far as a budget pa
 
 import contextlib
 import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,6 +31,11 @@ from dreamgym.run.directory import Run, RunError
 from worldmodel.data.records import Task, read_episodes, write_episodes
 from worldmodel.experience.base import ExperienceModel
 
+TRAINED_IN_DREAM = ("expert_iteration", "dream")
+"""The players whose policies were trained in the dream; each plays dev games."""
+ENOUGH_BROKEN = 8
+"""Games that must all have broken for an environment that still begins to be down."""
+
 
 def dev_games(run: Run) -> int:
     """Return the number of real dev tasks of one evaluation; 0 if none are played.
@@ -42,8 +48,10 @@ def dev_games(run: Run) -> int:
     games = c.train.monitor.real_eval_tasks
     if not c.budget.real_steps:
         return games
-    collected = int(run.numbers("collect").get("real_transitions", 0))
-    return budget.dev_games(c.budget, collected, _dev_game_steps(run), games)
+    numbers = run.numbers("collect")
+    collected = int(numbers.get("real_transitions", 0))
+    listed = numbers.get("dev_tasks", games)
+    return budget.dev_games(c.budget, collected, _dev_game_steps(run), games, listed)
 
 
 def _dev_game_steps(run: Run) -> float | int:
@@ -99,15 +107,17 @@ def _record(run: Run, name: str) -> Path:
     return run.path(f"dev_games/{name}.jsonl")
 
 
-def dev_tasks(run: Run) -> list[Task]:
+def dev_tasks(run: Run, count: int | None = None) -> list[Task]:
     """Return the real dev tasks by which the run's policies are selected, started.
+
+    With `count`, so many at most.
 
     Raises:
       RunError: the environment has none.
     """
     name = run.config.env.id
     with contextlib.closing(make_env(run)) as env:
-        games = base.tasks_of(env, name, "dev", dev_games(run))
+        games = base.tasks_of(env, name, "dev", count or dev_games(run))
         if not games:
             raise RunError(f"train.monitor.real_eval_every: {name!r} has no dev task")
         return base.begin_all(env, games)
@@ -168,14 +178,16 @@ def paired_dev_games(
 def play_train_games(run: Run, policy: Policy, count: int) -> None:
     """Play train tasks that were collected; record them in remedy/episodes.jsonl.
 
-    They are drawn by the run's seed, as many as a budget pays for. What was played
+    They are drawn by the run's seed, as many as a budget pays for, less the dev games
+    that choose between the policies trained in the refitted dream. What was played
     before an interruption is kept.
     """
     path, left = run.path(f"{REMEDY}/episodes.jsonl"), run.real_steps.left
     if path.is_file():
         return
     if left is not None:
-        count = min(count, left // step_limit(run))
+        reserve = dev_game_steps(run, later=len(TRAINED_IN_DREAM))
+        count = min(count, max(left - reserve, 0) // step_limit(run))
     if not count:
         return
     collected = read_episodes(run.path("episodes.jsonl"))
@@ -207,9 +219,35 @@ def _play_once(
             played = play_dev_tasks(run, policy, envs, tasks, left)
         if not played:
             return []
-        check_some_scored(run, played, path.stem)
+        if not _only_unlucky(run, played, tasks, path.stem):
+            check_some_scored(run, played, path.stem)
         write_episodes(path, [t.episode for t in played], check=False)
     return evaluate.trajectories(path)
+
+
+def _only_unlucky(
+    run: Run, played: Sequence[Trajectory], tasks: Sequence[Task], name: str
+) -> bool:
+    """Return whether a few games that all broke decide nothing, which is printed.
+
+    They do where collection met broken games, too, and the environment can still begin
+    one; else it is down.
+    """
+    broke = all(t.error is not None for t in played)
+    breaks = any(k.startswith("broken/") for k in run.numbers("collect"))
+    if not (broke and breaks) or len(played) >= ENOUGH_BROKEN:
+        return False
+    try:
+        with contextlib.closing(make_env(run)) as env:
+            base.begin_all(env, tasks[:1])
+    except ConnectionError:
+        return False
+    print(
+        f"{name}: the environment broke all {len(played)} real games, which decide "
+        f"nothing: {played[-1].error}",
+        file=sys.stderr,
+    )
+    return True
 
 
 def dreamed_dev_games(
@@ -217,15 +255,16 @@ def dreamed_dev_games(
 ) -> list[Trajectory]:
     """Play the run's dev tasks in the dream, if they have an initial state.
 
-    `folder` is the one of the experience model. Without an environment they are the
-    tasks of the dev episodes.
+    `folder` is the one of the experience model. Where no real dev games are played they
+    are as many as the settings ask for: to begin a task takes no real step. Without an
+    environment they are the tasks of the dev episodes.
     """
-    if plays_dev_games(run):
-        tasks = dev_tasks(run)
+    count = dev_games(run) or run.config.train.monitor.real_eval_tasks
+    if run.config.env.id and count:
+        tasks = dev_tasks(run, count)
     else:
         dev = read_episodes(run.path("dev.jsonl"))
-        tasks = list({e.task.id: e.task for e in dev}.values())
-        tasks = tasks[: run.config.train.monitor.real_eval_tasks]
+        tasks = list({e.task.id: e.task for e in dev}.values())[:count]
     tasks = [t for t in tasks if t.initial_state]
     dream = DreamVectorEnv(
         experience,

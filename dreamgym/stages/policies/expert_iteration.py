@@ -32,7 +32,11 @@ from dreamgym.build.real.dev_choice import (
     nothing_to_gain,
     player_of,
 )
-from dreamgym.build.real.dev_play import play_dev_games, plays_dev_games
+from dreamgym.build.real.dev_play import (
+    dreamed_dev_games,
+    play_dev_games,
+    plays_dev_games,
+)
 from dreamgym.build.real.environments import dreamable_tasks, training_tasks
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.dream_check import dev_metrics
@@ -96,8 +100,11 @@ def _choose(
     )
     if numbers["kept"] != NAME:
         return Choice(False, numbers, start)
-    metrics = dev_metrics(play_dev_games(run, NAME, policy))
-    return Choice(True, numbers, {**start, "real": metrics})
+    # What trains from this policy is compared with it, in the dream where a budget has
+    # no real steps left.
+    dreamed = dreamed_dev_games(run, experience, policy, remedy_folder(run))
+    played = {"real": play_dev_games(run, NAME, policy), "dreamed": dreamed}
+    return Choice(True, numbers, {k: dev_metrics(v) for k, v in played.items()})
 
 
 def _reason_to_skip(run: Run, check: dict[str, Any]) -> dict[str, Any] | None:

@@ -39,8 +39,9 @@ def body(run: Run) -> dict[str, Any]:
 
     Real dev games decide whether it does. In a dream whose leading numbers reach what
     is required it does unless it clearly loses games, in any other it has to win more.
-    Without dev games it does, unless the environment draws lots: then the best of
-    several dreamed sequences is the luckiest one. It does not in a dream that was
+    Without dev games it does in such a dream alone, unless the environment draws lots:
+    then the best of several dreamed sequences is the luckiest one. It does not in a
+    dream that was
     refused, or where every dev game is won without a plan. The marker says what is
     `kept`: "planner" with the plan, another policy without one.
     """
@@ -62,20 +63,28 @@ def body(run: Run) -> dict[str, Any]:
     folder = paid_folder(run, START)
     plan = chosen_plan(run, policy, plan)
     player = planning_policy(run, policy, plan, stage=PLANNER, folder=folder)
+    trusted = is_trusted(read_scorecard(run, folder))
     numbers = compare_on_dev_games(
         run,
         (start, policy),
         (PLANNER, player),
         start=START,
         what="planning",
-        expected_better=is_trusted(read_scorecard(run, folder)),
+        expected_better=trusted,
     )
-    if not numbers and not run.numbers("collect").get("deterministic", True):
-        note = (
-            "it does not plan: the environment draws lots, and no dev games were played"
-        )
+    if not numbers and (reason := _why_not_unproven(run, trusted)):
+        note = f"it does not plan: {reason}, and no dev games were played"
         return {"kept": START, "note": note}
     return {"kept": PLANNER, "method": plan.method} | numbers
+
+
+def _why_not_unproven(run: Run, trusted: bool) -> str | None:
+    """Return why nobody plans where no real dev games can tell, or None."""
+    if not run.numbers("collect").get("deterministic", True):
+        return "the environment draws lots"
+    if not trusted and not run.config.dream_check.force:
+        return "too little of the scorecard reaches what is required"
+    return None
 
 
 def cost(config: RunConfig, workload: Workload) -> Cost:

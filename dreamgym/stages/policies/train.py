@@ -1,7 +1,7 @@
 """Stage: trust-region training in the dream, or in the real environment as control."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from curriculum.sampler import max_generated
@@ -27,8 +27,16 @@ from dreamgym.build.experience import (
 from dreamgym.build.loop import real_evaluation, reinforce
 from dreamgym.build.models import load_policy, save_policy
 from dreamgym.build.real import environments
-from dreamgym.build.real.dev_choice import compare_with_start, nothing_to_gain
-from dreamgym.build.real.dev_play import dev_game_steps, play_dev_games, plays_dev_games
+from dreamgym.build.real.dev_choice import (
+    compare_with_start,
+    nothing_to_gain,
+    player_of,
+)
+from dreamgym.build.real.dev_play import (
+    dev_game_steps,
+    paired_dev_games,
+    plays_dev_games,
+)
 from dreamgym.build.real.environments import dreamable_tasks
 from dreamgym.build.real.step_limit import step_limit
 from dreamgym.config.settings import RunConfig
@@ -236,22 +244,29 @@ def _not_trained(run: Run, numbers: dict[str, Any]) -> dict[str, Any]:
     return {"updates": 0, **numbers}
 
 
-def _dev_metrics_of(run: Run, progress: TrainingState) -> dict[str, Any] | None:
-    """The metrics on real dev games of the policy that training ended with.
+def _dev_metrics_of(
+    run: Run, progress: TrainingState, start: Policy
+) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
+    """The metrics on real dev games of the start and of the policy at the end.
 
     Where every policy that played them had destroyed a family's success, those of the
     one that won most; empty where all were reverted. None where no game was played,
     and a budget has no real steps left for that.
     """
+    before = _start_metrics(run).get("real", {})
     best = best_row(progress.curve)
     if progress.best is not None and best is not None:
-        return progress.curve[best]
+        return before, progress.curve[best]
     if progress.best is not None and any("real_success" in r for r in progress.curve):
         rejected = [r for r in progress.curve if any(map(_is_destruction, r))]
-        return max(rejected, key=dev_score, default={})
-    if not plays_dev_games(run, "dream"):
+        return before, max(rejected, key=dev_score, default={})
+    player = player_of(run, START)
+    if not plays_dev_games(run, player, "dream"):
         return None
-    return dev_metrics(play_dev_games(run, "dream", load_policy(run, "dream")))
+    trained = load_policy(run, "dream")
+    games = paired_dev_games(run, (player, start), ("dream", trained))
+    first, second = map(dev_metrics, games)
+    return first, second
 
 
 def _is_destruction(key: str) -> bool:
@@ -280,7 +295,7 @@ def _choose(
         _start_metrics(run),
         START,
         experience,
-        real_metrics=lambda: _dev_metrics_of(run, progress),
+        real_metrics=lambda: _dev_metrics_of(run, progress, start),
         standard_errors=1.0,  # it is the best of several checkpoints on these games
     )
     if not choice.better:

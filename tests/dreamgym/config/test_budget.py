@@ -72,15 +72,32 @@ def test_dev_games_are_what_the_share_of_selection_pays_for():
     assert budget.dev_games(SHARES, 500, 16, 64) == 0
     assert budget.dev_games(SHARES, 500, 16, 3) == 3  # as the settings ask for
     assert budget.dev_games(SHARES, 500, 16, 0) == 0
+    # The environment has fewer than are asked for, or too few to decide anything.
+    assert budget.dev_games(SHARES, 500, 2, 16, listed=5) == 5
+    assert budget.dev_games(SHARES, 500, 2, 16, listed=3) == 0
 
 
-def test_the_minimum_pays_for_a_dev_episode_of_full_length():
-    for max_steps in (1, 13, 200):
+def test_the_minimum_pays_for_episodes_of_full_length_and_dev_episodes_up_to_50():
+    for max_steps, needed in ((1, 1), (13, 13), (50, 50), (60, 50), (200, 50)):
         least = budget.minimum(SHARES, max_steps)
         for steps, enough in ((least, True), (least - 20, False)):
             shares = BudgetConfig(real_steps=steps, collect=0.5, dev=0.2)
-            dev = int(budget.division(shares)["collect"] * shares.dev)
-            assert (dev >= max_steps) == enough
+            collected = budget.division(shares)["collect"]
+            dev = int(collected * shares.dev)
+            assert (dev >= needed and collected - dev >= max_steps) == enough
+
+
+def test_the_minimum_of_long_episodes_is_that_of_a_train_episode():
+    # Of 0.5 * 0.8 of the budget each, 501 steps, and the estimate's 40.
+    assert budget.minimum(SHARES, 500) == 1293
+
+
+def test_dev_tasks_go_by_the_length_of_episodes_and_not_by_the_limit_alone():
+    # 327 steps: 33 episodes of 10 steps, two of each task.
+    assert budget.dev_tasks(327, 10.0, 500, 40) == 17
+    assert budget.dev_tasks(327, 9.3, 16, 40) == 20  # one of 16 steps each
+    assert budget.dev_tasks(327, 10.0, 500, 5) == 5  # the environment has no more
+    assert budget.dev_tasks(3, 500.0, 500, 40) == 1
 
 
 def test_the_weight_of_the_expert_is_raised_where_demonstrations_would_be_few():

@@ -509,7 +509,8 @@ def test_the_best_policy_that_destroyed_a_family_is_reported(tmp_path):
         progress = TrainingState(
             3, None, run_loop.pool_of(TASKS, LOOP.curriculum), 0, curve, best=object()
         )
-        assert train._dev_metrics_of(run, progress) == metrics
+        after = train._dev_metrics_of(run, progress, doubles.policy())
+        assert after == ({}, metrics)
 
 
 @pytest.mark.parametrize(
@@ -530,7 +531,7 @@ def test_the_last_policy_is_kept_by_a_study_and_under_limits(
     begun, trained = doubles.policy(), doubles.cloned(doubles.ACTIONS, TASKS)
     save_policy(run, "dream", trained)
     lost = won | {"real_success": 0.0, "real_return": 0.0}
-    monkeypatch.setattr(train, "_dev_metrics_of", lambda *_: lost)
+    monkeypatch.setattr(train, "_dev_metrics_of", lambda *_: (won, lost))
     assert train._choose(run, fresh(TASKS), begun)["kept"] == (
         "expert_iteration" if keep_best else "dream"
     )

@@ -2,7 +2,11 @@
 
 import pytest
 
-from dreamgym.training.selection import destroyed_families, is_better
+from dreamgym.training.selection import (
+    destroyed_families,
+    is_better,
+    is_better_in_dream,
+)
 
 
 def row(success, earned=0.0, **families):
@@ -69,3 +73,19 @@ def test_where_nobody_wins_the_return_must_rise_by_a_standard_error():
     won_less = row(0.0, 9.0, coin=(0.0, 16)) | {"real_return_error": 0.4}
     won = row(0.25, 1.0, coin=(0.25, 16)) | {"real_return_error": 0.3}
     assert not is_better(won_less, won, standard_errors=1.0)
+
+
+def test_dreamed_games_must_be_enough_and_won_more_often_by_a_margin():
+    before = row(0.5, coin=(0.5, 16))
+    for success, better in ((0.5, False), (0.54, False), (0.56, True)):
+        after = row(success, coin=(success, 16))
+        assert is_better_in_dream(after, before, margin=0.05) is better
+    # Two games, or a start that nobody scored, decide nothing.
+    two = row(0.0, coin=(0.0, 2)), row(1.0, coin=(1.0, 2))
+    assert not is_better_in_dream(two[1], two[0], margin=0.05)
+    assert not is_better_in_dream(row(1.0, coin=(1.0, 16)), {}, margin=0.05)
+    assert not is_better_in_dream({}, before, margin=0.05)
+    # More wins in the one family do not pay for the other one.
+    both = row(0.5, coin=(0.5, 16), box=(0.5, 16))
+    lost = row(0.6, coin=(1.0, 20), box=(0.1, 16))
+    assert not is_better_in_dream(lost, both, margin=0.05)

@@ -39,10 +39,10 @@ def test_what_must_win_by_a_standard_error_says_so(
             run,
             "dream",
             doubles.policy(),
-            {"real": metrics(0.5)},
+            {},
             "expert_iteration",
             None,
-            lambda: metrics(after),
+            lambda: (metrics(0.5), metrics(after)),
             standard_errors=standard_errors,
         )
     assert choice.better == (note is None)

@@ -60,6 +60,26 @@ def test_broken_floors_and_dev_games_are_not_written(tmp_path, monkeypatch):
         assert not list(tmp_path.glob("dev_games/*"))
 
 
+@pytest.mark.parametrize("count", [3, 8])
+def test_a_few_dev_games_that_broke_as_before_decide_nothing(
+    tmp_path, monkeypatch, capsys, count
+):
+    """Where collection met broken games, three in a row are no sign of a dead one."""
+    tasks = doubles.tasks("dev")[:count]
+    monkeypatch.setattr(dev_play, "dev_tasks", lambda _: tasks)
+    for room in (environments, dev_play):
+        monkeypatch.setattr(room, "make_env", lambda _: Broken())
+    with Run(tmp_path, preset("tiny", {"env.id": "tests.doubles:Corridor"})) as run:
+        run.mark("collect", {"broken/KeyError": 7, "max_episode_steps": 16})
+        if count == 8:
+            with pytest.raises(EnvironmentDown, match=r"8 games of bc"):
+                dev_play.play_dev_games(run, "bc", doubles.policy())
+            return
+        played = dev_play.play_dev_games(run, "bc", doubles.policy())
+        assert [t.error is None for t in played] == [False] * 3
+        assert "bc: the environment broke all 3 real games" in capsys.readouterr().err
+
+
 def test_fresh_tasks_are_train_tasks_that_nothing_was_collected_of(tmp_path):
     settings = {"env.id": "tests.doubles:Corridor"}
     with Run(tmp_path, preset("tiny", settings)) as run:

@@ -1,6 +1,6 @@
 """The numbers that decide, the verdict, and a meaning for every entry."""
 
-from dreamgym.evaluation.leading_numbers import headlines, leading, verdict
+from dreamgym.evaluation.leading_numbers import headlines, is_trusted, leading, verdict
 from dreamgym.evaluation.pages import scorecard_entries
 from tests.dreamgym.evaluation.pages.test_scorecard_page import card
 
@@ -147,3 +147,11 @@ def test_every_entry_and_every_group_is_explained_and_has_a_name_of_its_own():
     assert [e.label for e in entries if len(e.meaning) < 8] == []
     labels = [e.label for e in entries]
     assert len(set(labels)) == len(labels)
+
+
+def test_a_few_right_next_states_are_not_trusted():
+    for count in (1, 7, 8, 100):
+        result = scorecard(rate(1.0, count), rate(1.0, 9), rate(1.0, 9), rate(1.0, 9))
+        assert is_trusted(result) == (count >= 8)
+    low = scorecard(rate(0.5, 99), rate(1.0, 9), rate(1.0, 9), rate(1.0, 9))
+    assert not is_trusted(low)

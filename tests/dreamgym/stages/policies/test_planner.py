@@ -30,6 +30,10 @@ SETTINGS = {
 
 
 LOTS = "it does not plan: the environment draws lots, and no dev games were played"
+UNTRUSTED = (
+    "it does not plan: too little of the scorecard reaches what is required, and no "
+    "dev games were played"
+)
 
 
 class Wrong(doubles.RuleModel):
@@ -165,6 +169,12 @@ def test_it_is_compared_with_the_games_of_the_policy_that_s2r_is(make_run):
         assert {p.stem for p in run.path("dev_games").iterdir()} == {"dream", "planner"}
 
 
+def test_a_good_dream_plans_without_dev_games(make_run):
+    with make_run({"train.monitor.real_eval_every": 0}) as run:
+        run.write_json("fidelity.json", scorecard(1.0))
+        assert planner.body(run) == {"kept": "planner", "method": "mpc"}
+
+
 @pytest.mark.parametrize(
     ("settings", "marks", "result"),
     [
@@ -177,9 +187,14 @@ def test_it_is_compared_with_the_games_of_the_policy_that_s2r_is(make_run):
             {"kept": "s2r", "note": "it does not plan: the dream is wrong"},
         ),
         (
-            {"train.monitor.real_eval_every": 0},
+            {"train.monitor.real_eval_every": 0, "dream_check.force": True},
             {},
             {"kept": "planner", "method": "mpc"},
+        ),
+        (
+            {"train.monitor.real_eval_every": 0, "dream_check.force": False},
+            {},
+            {"kept": "s2r", "note": UNTRUSTED},
         ),
         (
             {"train.monitor.real_eval_every": 0},
