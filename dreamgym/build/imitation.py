@@ -26,7 +26,7 @@ from dreamgym.build.episodes import read, read_names, recorded_episodes
 from dreamgym.build.experience import uncertainty_gate
 from dreamgym.build.models import fit_model, initial_policy
 from dreamgym.build.planning import Dreams, won_actions
-from dreamgym.build.real.step_limit import step_limit
+from dreamgym.build.real.step_limit import lasting_wins, step_limit
 from dreamgym.envs.vector import Snapshot
 from dreamgym.run.directory import Run
 from worldmodel.data.hashing import content_seed
@@ -70,7 +70,8 @@ def dreamed_wins(
     c, seed = run.config.expert_iteration, content_seed(run.config.policy_seed, name)
     order = np.random.default_rng(seed).permutation(len(tasks))
     drawn = [tasks[i] for i in order[: c.tasks].tolist()]
-    dreams = Dreams(experience, step_limit(run), uncertainty_gate(run, folder))
+    gate, lasting = uncertainty_gate(run, folder), lasting_wins(run)
+    dreams = Dreams(experience, step_limit(run), gate, lasting)
     starts = [task for task in drawn for _ in range(c.rollouts_per_task)]
     with run.progress_report(f"{name}, dreamed", len(starts), "episode") as report:
         trajectories = rollout(

@@ -21,7 +21,7 @@ from dreamgym.build.real.dev_play import (
     plays_dev_games,
 )
 from dreamgym.build.real.environments import real_envs
-from dreamgym.build.real.step_limit import step_limit
+from dreamgym.build.real.step_limit import lasting_wins, step_limit
 from dreamgym.build.rewards import reward_function, reward_model_refit
 from dreamgym.envs.base import LOW_CONFIDENCE
 from dreamgym.envs.dream import DreamVectorEnv, UncertaintyGate
@@ -317,6 +317,7 @@ def _parts(
         temperature=config.update.temperature,
         seed=seed,
         uncertainty=gate,
+        lasting_wins=lasting_wins(run),
     )
     return dataclasses.replace(parts, propose=propose, feasibility=trial)
 

@@ -20,7 +20,7 @@ from dreamgym.build.experience import (
     remedy_folder,
 )
 from dreamgym.build.models import load_policy
-from dreamgym.build.real.step_limit import step_limit
+from dreamgym.build.real.step_limit import lasting_wins, step_limit
 from dreamgym.config.settings import RunConfig
 from dreamgym.envs.dream import DreamVectorEnv, UncertaintyGate
 from dreamgym.run.directory import Run
@@ -50,6 +50,7 @@ class Dreams:
     experience: ExperienceModel
     max_steps: int
     uncertainty: UncertaintyGate | None = None
+    lasting_wins: bool = False
 
     def __call__(self, size: int) -> DreamVectorEnv:
         """Return a dream of so many slots."""
@@ -58,6 +59,7 @@ class Dreams:
             size,
             max_steps=self.max_steps,
             uncertainty=self.uncertainty,
+            lasting_wins=self.lasting_wins,
         )
 
 
@@ -112,7 +114,7 @@ def planning_policy(
         return policy
     # Plans compare confidences with each other only: they need not be calibrated.
     experience = load_experience(run, stage=stage, folder=folder)
-    dreams = Dreams(experience, step_limit(run))
+    dreams = Dreams(experience, step_limit(run), lasting_wins=lasting_wins(run))
     if plan.method != "a_star":
         return PlanningPolicy(policy, dreams, plan)
     episodes = read(run)[0]

@@ -350,8 +350,8 @@ def begin(
     """
     json.dumps(task.options)  # it must be possible to record them
     obs, info = env.reset(**reset_arguments(task, seed))
-    instruction = task.instruction or str(info.get("instruction", ""))
-    tools = str(info.get("tools", ""))
+    instruction = task.instruction or str(info.get("instruction") or "")
+    tools = str(info.get("tools") or "")
     if tools not in instruction:
         instruction = f"{instruction} {tools}".strip()
     _checked_text("an instruction", instruction)
@@ -412,6 +412,7 @@ def _named_numbers(name: str, values: Any, action: str) -> dict[str, float]:
     """Return named rewards or costs as floats; see `take` for what is raised."""
     try:
         named = {k: float(v) for k, v in values.items()}
+        "".join(named)  # a name must be a text
     except (AttributeError, OverflowError, TypeError, ValueError):
         message = f"info[{name!r}] must be a dict of numbers, got {values!r:.60}"
         raise TypeError(message) from None
@@ -435,7 +436,7 @@ def take(env: gymnasium.Env, action: str, return_so_far: float = 0.0) -> Step:
     rewards = _named_numbers("rewards", info.get("rewards", {"reward": reward}), action)
     costs = _named_numbers("costs", info.get("costs", {}), action)
     positive = return_so_far + float(reward) > 0
-    success = info.get("success", terminated and positive)
+    success = terminated and positive if (flag := info.get("success")) is None else flag
     return Step(
         lines(_checked_text("an observation", obs)),
         rewards,

@@ -63,6 +63,7 @@ class DreamVectorEnv(VectorEnv):
         *,
         max_steps: int,
         uncertainty: UncertaintyGate | None = None,
+        lasting_wins: bool = False,
     ):
         if size < 1 or max_steps < 1:
             raise ValueError(
@@ -70,6 +71,9 @@ class DreamVectorEnv(VectorEnv):
             )
         self.size, self.model, self.max_steps = size, model, max_steps
         self.uncertainty = UncertaintyGate() if uncertainty is None else uncertainty
+        self.lasting_wins = lasting_wins
+        """Whether an episode that lasts until the step limit is won, as a game is in
+        which one has to survive. No answer of the model tells that."""
         self._tasks: list[Task | None] = [None] * size
         self._states: list[State] = [()] * size
         self._past: list[tuple[str, ...]] = [()] * size
@@ -173,7 +177,7 @@ class DreamVectorEnv(VectorEnv):
             rewards,
             ended,
             truncated,
-            answer.outcome == "win",
+            answer.outcome == "win" or (truncated and self.lasting_wins),
             invalid=may_be_invalid
             and error_only_change(query.state, answer.next_state),
             confidence=1.0 if math.isnan(answer.confidence) else confidence,
@@ -196,6 +200,7 @@ class DreamEnv(TextEnv):
         *,
         max_steps: int,
         uncertainty: UncertaintyGate | None = None,
+        lasting_wins: bool = False,
     ):
         super().__init__()
         if not tasks:
@@ -203,7 +208,11 @@ class DreamEnv(TextEnv):
         self._all, self.max_episode_steps = list(tasks), max_steps
         self._uncertainty = uncertainty
         self._batch = DreamVectorEnv(
-            model, 1, max_steps=max_steps, uncertainty=uncertainty
+            model,
+            1,
+            max_steps=max_steps,
+            uncertainty=uncertainty,
+            lasting_wins=lasting_wins,
         )
         self._open = False
         self.exchange: Exchange | None = None
@@ -222,6 +231,7 @@ class DreamEnv(TextEnv):
             self._all,
             max_steps=self.max_episode_steps,
             uncertainty=self._uncertainty,
+            lasting_wins=self._batch.lasting_wins,
         )
         other._batch.restore(0, self._batch.snapshot(0))
         other._open = True

@@ -17,7 +17,7 @@ from dreamgym.build.experience import (
     uncertainty_gate,
 )
 from dreamgym.build.real.environments import dreamable_tasks
-from dreamgym.build.real.step_limit import step_limit
+from dreamgym.build.real.step_limit import lasting_wins, step_limit
 from dreamgym.envs.dream import DreamEnv, UncertaintyGate
 from dreamgym.evaluation.comparisons.episode_comparison import Recall, recall_from
 from dreamgym.run.directory import Run
@@ -38,6 +38,8 @@ class Dream(NamedTuple):
     version: str
     """A hash of what its answers depend on: weights, memory and calibration."""
     recall: Recall
+    lasting_wins: bool = False
+    """Whether an episode that lasts until the step limit is won."""
 
     def env(self, model: ExperienceModel | None = None) -> DreamEnv:
         """Return an environment for one episode at a time.
@@ -51,6 +53,7 @@ class Dream(NamedTuple):
             self.tasks,
             max_steps=self.max_steps,
             uncertainty=self.uncertainty,
+            lasting_wins=self.lasting_wins,
         )
 
 
@@ -77,6 +80,7 @@ def load_dream(run: Run | str | Path) -> Dream:
         tasks=dreamable_tasks(tasks),
         max_steps=step_limit(run),
         uncertainty=uncertainty_gate(run, folder),
+        lasting_wins=lasting_wins(run),
         version=model_version(run, folder),
         recall=recall_of(experience),
     )

@@ -112,6 +112,7 @@ class DreamVector(VectorEnv):
             num_envs,
             max_steps=dream.max_steps,
             uncertainty=dream.uncertainty,
+            lasting_wins=dream.lasting_wins,
         )
         self.num_envs, self._mode = num_envs, mode
         self.metadata = {"autoreset_mode": mode, "render_modes": []}

@@ -10,6 +10,7 @@ import dataclasses
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -28,9 +29,11 @@ from dreamgym.build.episodes import (
 )
 from dreamgym.build.real.environments import make_env
 from dreamgym.build.real.step_limit import (
+    LASTING,
     step_limit,
     step_limit_from_env,
     step_limit_from_episodes,
+    wins_by_lasting,
 )
 from dreamgym.config.budget import dev_tasks, expert_weight
 from dreamgym.config.settings import RunConfig
@@ -232,14 +235,45 @@ def _with_demonstrations(run: Run, steps: int, limit: StepLimit) -> CollectConfi
     return dataclasses.replace(c, expert_weight=weight)
 
 
+def _write_readable(path: Path, episodes: list[Episode]) -> list[Episode]:
+    """Write the episodes that can be read back; return these.
+
+    Others hold what the environment should not have returned. They are left out, with a
+    message, so that they do not cost the rest.
+
+    Raises:
+      RunError: none can be read back.
+    """
+    reason = ""
+    try:
+        write_episodes(path, episodes)
+        return episodes
+    except (TypeError, ValueError) as error:
+        reason = str(error)
+    readable = []
+    for episode in episodes:
+        try:
+            write_episodes(path, [episode])
+            readable.append(episode)
+        except (TypeError, ValueError) as error:
+            reason = str(error)
+            print(f"collect: {episode.id!r} is left out: {reason}", file=sys.stderr)
+    if not readable:
+        raise RunError(
+            f"none of {len(episodes)} episodes could be written and read back: {reason}"
+        )
+    write_episodes(path, readable)
+    return readable
+
+
 def _write(
     run: Run, train: list[Episode], dev: list[Episode], limit: StepLimit
 ) -> dict[str, Any]:
     recorded = sum(len(e.transitions) for e in [*train, *dev])
     if not run.real_steps.count:
         check_recorded(run.config.budget, recorded)
-    write_episodes(run.path("episodes.jsonl"), train)
-    write_episodes(run.path("dev.jsonl"), dev)
+    train = _write_readable(run.path("episodes.jsonl"), train)
+    dev = _write_readable(run.path("dev.jsonl"), dev)
     return {
         "max_episode_steps": limit.steps,
         "max_episode_steps_reason": limit.reason,
@@ -253,6 +287,7 @@ def _write(
         "dev_episodes": len(dev),
         "dev_transitions": sum(len(e.transitions) for e in dev),
         "real_transitions": recorded,
+        LASTING: wins_by_lasting([*train, *dev], limit.steps),
     }
 
 

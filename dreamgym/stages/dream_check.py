@@ -5,6 +5,7 @@ tasks in reality. The policy is only trained in the dream if both agree on succe
 dream that is refused is fitted once more, against what it gets wrong, and asked again.
 """
 
+import dataclasses
 import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -17,8 +18,11 @@ from dreamgym.build.costs import dream_cost
 from dreamgym.build.experience import REMEDY, load_experience, read_scorecard
 from dreamgym.build.models import load_policy
 from dreamgym.build.real.dev_play import (
+    TRAINED_IN_DREAM,
+    dev_game_steps,
     dreamed_dev_games,
     play_dev_games,
+    play_first_dev_games,
     plays_dev_games,
 )
 from dreamgym.build.refit import can_refit, mend
@@ -45,7 +49,8 @@ from worldmodel.experience.base import ExperienceModel
 
 UNSHIELDED = "dev_games/bc-unshielded.jsonl"
 """Real dev games of bc without its shield, where the stage shield gave it one."""
-
+SHIELDED_GAMES = 16
+"""Real dev games that a warm start with a shield plays without it, at most."""
 ON_POLICY = {
     "predictable": "right next states",
     "kept": "known facts kept",
@@ -108,16 +113,29 @@ def _comparable_games(
     """Return the real dev games that dreamed ones are compared with, or None.
 
     A dream lists no valid actions, so that a policy with a shield plays there without
-    it. Without it only bc has played the real games (stage shield).
+    it. Without it bc has played the real games (stage shield); another policy plays
+    SHIELDED_GAMES of them again, if the steps are left after those of later stages.
     """
     unshielded = run.path(UNSHIELDED)
     if real is None or policy.shield is not valid_shield:
         return real  # another shield acts in the dream as well
     if name == "bc" and unshielded.is_file():
         return trajectories(unshielded)
+    player = Policy(
+        policy.model,
+        policy.tokenizer,
+        dataclasses.replace(policy.config, shield=""),
+        policy.strict,
+        policy.memory,
+    )
+    free = f"{name}-unshielded"
+    later = dev_game_steps(run, later=len(TRAINED_IN_DREAM))
+    if played := play_first_dev_games(run, free, player, SHIELDED_GAMES, reserve=later):
+        return played
     print(
         "dream_check: the policy keeps to the valid actions, which the dream does not "
-        "list: how often it wins is not compared",
+        "list, and no real steps are left to play without them: how often it wins is "
+        "not compared",
         file=sys.stderr,
     )
     return None

@@ -335,7 +335,14 @@ STAGES = StageTable(
                 "train.limits",  # costs that are counted in dev games
                 "dream_check",
             ),
-            writes=("dev_games/warmstart.jsonl", "remedy", "curves/dream_check.jsonl"),
+            writes=(
+                "dev_games/warmstart.jsonl",
+                *(
+                    "dev_games/warmstart-unshielded.jsonl",
+                    "dev_games/bc-unshielded.jsonl",
+                ),
+                *("remedy", "curves/dream_check.jsonl"),
+            ),
             command="dream-check",
             share="select",
         ),

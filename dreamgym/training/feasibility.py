@@ -41,8 +41,9 @@ class FeasibilityFilter:
         temperature: float | int,
         seed: int,
         uncertainty: UncertaintyGate | None = None,
+        lasting_wins: bool = False,
     ):
-        """`temperature` is the policy's, `uncertainty` as in the dream it trains in.
+        """`temperature` is the policy's, what follows is as in the dream it trains in.
 
         Raises:
           ValueError: `config.samples` is not 0, and the experience model has only one
@@ -55,7 +56,7 @@ class FeasibilityFilter:
             )
         self._experience, self._config, self._seed = experience, config, seed
         self._max_steps, self._temperature = max_steps, temperature
-        self._uncertainty = uncertainty
+        self._uncertainty, self._lasting_wins = uncertainty, lasting_wins
         self.policy = policy
         self.transitions = 0
 
@@ -88,6 +89,7 @@ class FeasibilityFilter:
             len(groups),
             max_steps=self._max_steps,
             uncertainty=self._uncertainty,
+            lasting_wins=self._lasting_wins,
         )
         trajectories = rollout(
             self.policy,
@@ -135,6 +137,7 @@ def feasibility_filter_for(
     temperature: float | int,
     seed: int,
     uncertainty: UncertaintyGate | None = None,
+    lasting_wins: bool = False,
 ) -> FeasibilityFilter | None:
     """Return the filter of the settings, or None where they disable both tests."""
     c = config.feasibility
@@ -148,6 +151,7 @@ def feasibility_filter_for(
         temperature=temperature,
         seed=seed,
         uncertainty=uncertainty,
+        lasting_wins=lasting_wins,
     )
 
 

@@ -9,7 +9,8 @@ from worldmodel.data.records import State, Transition
 PRICE = r"\d+,\d\d(?=\s?(?:[€£$¥]|EUR|CHF|USD))"
 """A price with a comma, which elsewhere parts the numbers of a pair: `12,50 €`."""
 _WORD = re.compile(rf"\d+(?:\.\d+)+|{PRICE}|\w+")
-_NUMBER = re.compile(r"\d+(?:[.,]\d+)?")
+_NUMBER = re.compile(r"\d{1,30}(?:[.,]\d{1,30})?")
+"""A number to calculate with; a longer row of digits, such as a tape, is a word."""
 MAX_NUMBERS = 64
 """Numbers of a state and action whose sums and differences count as computable."""
 

@@ -22,7 +22,7 @@ from dreamgym.build.real.environments import (
     make_env,
     real_envs,
 )
-from dreamgym.build.real.step_limit import step_limit
+from dreamgym.build.real.step_limit import lasting_wins, step_limit
 from dreamgym.config import budget
 from dreamgym.envs import base, vector
 from dreamgym.envs.dream import DreamVectorEnv
@@ -175,6 +175,20 @@ def paired_dev_games(
     return a[:count], b[:count]
 
 
+def play_first_dev_games(
+    run: Run, name: str, policy: Policy, count: int, *, reserve: int
+) -> list[Trajectory]:
+    """Play the first dev tasks of the run, which are recorded; return the trajectories.
+
+    None are played where `reserve` of the real steps would not be left.
+    """
+    tasks, left = dev_tasks(run)[:count], run.real_steps.left
+    needed = reserve + _planned_steps(run, len(tasks))
+    if left is not None and left < needed and not _record(run, name).is_file():
+        return []
+    return _play_once(run, _record(run, name), policy, tasks, reserve)
+
+
 def play_train_games(run: Run, policy: Policy, count: int) -> None:
     """Play train tasks that were collected; record them in remedy/episodes.jsonl.
 
@@ -271,5 +285,6 @@ def dreamed_dev_games(
         max(len(tasks), 1),
         max_steps=step_limit(run),
         uncertainty=uncertainty_gate(run, folder),
+        lasting_wins=lasting_wins(run),
     )
     return play_dev_tasks(run, policy, dream, tasks) if tasks else []

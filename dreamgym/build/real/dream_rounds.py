@@ -25,7 +25,7 @@ from dreamgym.build.real.real_iteration import (
     play_round,
     refit_round,
 )
-from dreamgym.build.real.step_limit import step_limit
+from dreamgym.build.real.step_limit import lasting_wins, step_limit
 from dreamgym.build.refit import can_refit
 from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.run.directory import Run
@@ -92,6 +92,7 @@ def _dream_updates(
         loop.tasks_per_update * loop.group_size,
         max_steps=step_limit(run),
         uncertainty=uncertainty_gate(run, folder),
+        lasting_wins=lasting_wins(run),
     )
     with run_chat.experience_session(experience):
         trained, state = reinforce(

@@ -27,6 +27,34 @@ def step_limit(run: Run) -> int:
     return setting or int(run.numbers("collect").get(SETTING, limits.DEFAULT))
 
 
+LASTING = "lasting_wins"
+"""The number in the marker of collection that says how its longest episodes ended."""
+
+
+def lasting_wins(run: Run) -> bool:
+    """Return whether the real episodes that lasted until the step limit were won."""
+    return bool(run.numbers("collect").get(LASTING, False))
+
+
+def wins_by_lasting(episodes: Sequence[Episode], max_steps: int) -> bool:
+    """Return whether recorded episodes are won by lasting until the step limit.
+
+    At least ENOUGH_LASTING of them did, without an end, and hardly any was lost so.
+    """
+    won = [
+        bool(e.success)
+        for e in episodes
+        if len(e.transitions) >= max_steps and not e.transitions[-1].terminated
+    ]
+    return len(won) >= ENOUGH_LASTING and sum(won) >= LASTING_SHARE * len(won)
+
+
+ENOUGH_LASTING = 3
+"""Episodes until the step limit that show whether lasting is winning."""
+LASTING_SHARE = 0.9
+"""The share of them that must have been won."""
+
+
 def step_limit_from_env(config: RunConfig, env: gymnasium.Env) -> StepLimit:
     """Return the setting, else what the environment declares or its plans need."""
     if config.env.max_episode_steps:

@@ -69,7 +69,9 @@ def can_be_read(findings: Findings, where: str, values: tuple) -> bool:
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         if not isinstance(flag, bool):
             kind = f"{type(flag).__module__}.{type(flag).__name__}"
-            fault(
+            # A run takes it, and a trainer that asks `is False` does not.
+            add = findings.warn if isinstance(flag, np.bool_) else fault
+            add(
                 f"{name} must be a bool, got {kind.removeprefix('builtins.')}",
                 where,
                 f"return bool({name}): a numpy boolean is not Python's False",
@@ -106,15 +108,18 @@ def can_be_read(findings: Findings, where: str, values: tuple) -> bool:
             )
     for name in ("costs", "rewards"):
         parts = info.get(name, {})
-        if not isinstance(parts, dict) or not all(map(_is_finite, parts.values())):
+        named = isinstance(parts, dict) and all(isinstance(k, str) for k in parts)
+        if not named or not all(map(_is_finite, parts.values())):
             fault(
-                f"info[{name!r}] must be a dict of finite numbers",
+                f"info[{name!r}] must be a dict of finite numbers by name",
                 where,
                 f"it is {parts!r:.60}",
             )
             return False
     parts = info.get("rewards")
-    if parts is not None and abs(sum(parts.values()) - float(reward)) > 1e-6:
+    if parts is not None and not math.isclose(
+        sum(parts.values()), float(reward), rel_tol=1e-6, abs_tol=1e-6
+    ):
         fault(
             "info['rewards'] must sum to the reward",
             where,

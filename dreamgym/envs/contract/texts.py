@@ -3,12 +3,14 @@
 import dataclasses
 import functools
 import json
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
-from dreamgym.envs import base
+from dreamgym.envs import base, spaces
 from dreamgym.envs.contract.findings import Findings
 from dreamgym.envs.contract.player import Player, Trace, instruction_of, is_json
-from worldmodel.data.records import Task, lines
+from worldmodel.data.records import Episode, Task, Transition, lines, write_episodes
 
 MAX_CHARACTERS = 4000
 """Characters of a state or an instruction above which a warning is given."""
@@ -28,9 +30,17 @@ SLOW_STEP = 0.5
 
 
 def check_options(player: Player, task: Task, observation: str) -> None:
-    """Fault options that do not survive being written: a run reads tasks back."""
+    """Fault a task that does not survive being written: a run reads tasks back."""
     if not is_json(task.options):
         return  # said already
+    if (reason := _why_unreadable(task)) is not None:
+        player.findings.fault(
+            "a task cannot be written to a file and read back",
+            f"task {task.id!r:.60}: {reason}",
+            "a Task holds texts that UTF-8 can hold, a list of texts as lineage, and "
+            "options of JSON",
+        )
+        return
     options = json.loads(json.dumps(task.options))
     if options == task.options:
         return
@@ -42,6 +52,21 @@ def check_options(player: Player, task: Task, observation: str) -> None:
             "take lists for tuples and texts as keys: a run writes tasks to a file "
             "and reads them back",
         )
+
+
+def _why_unreadable(task: Task) -> str | None:
+    """Return why an episode of the task could not be read back, or None."""
+    step = Transition(state=("state",), action="wait", next_state=("state",))
+    episode = Episode(
+        id="check", task=task, transitions=(step,), source="check", success=None
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "episodes.jsonl")
+        try:
+            write_episodes(path, [episode])
+        except (TypeError, ValueError) as error:
+            return str(error).removeprefix(f"{path}:1: ")
+    return None
 
 
 def check_texts(findings: Findings, task: Task, obs: str, info: dict) -> None:
@@ -57,7 +82,14 @@ def check_texts(findings: Findings, task: Task, obs: str, info: dict) -> None:
             "reads it before every action",
         )
     _check_length(findings, "state", obs, where)
-    _check_length(findings, "instruction", instruction, where)
+    if len(instruction) > spaces.MAX_CHARACTERS:
+        findings.fault(
+            "an instruction is too long",
+            f"{where}: {len(instruction):,} characters",
+            f"write at most {spaces.MAX_CHARACTERS:,}: no episode of it would begin",
+        )
+    else:
+        _check_length(findings, "instruction", instruction, where)
 
 
 def check_growth(findings: Findings, traces: Sequence[Trace]) -> None:

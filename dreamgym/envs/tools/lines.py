@@ -1,9 +1,14 @@
-"""Lines of a state that is bounded: the newest of them, each at most so long.
+"""Texts of a state: those of results, and of many lines the newest, each not too long.
 
-rows, a limit in characters -> the last rows that fit it, and how many come before
+what a method returned -> its text; rows, a limit in characters -> the last rows that
+fit it, and how many come before
 """
 
-from collections.abc import Sequence
+import contextlib
+import inspect
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 
 def first_newest(rows: Sequence[str], limit: int) -> int:
@@ -28,3 +33,39 @@ def shorten(text: str, limit: int) -> str:
     """Return a text as one line, cut off where it has more than `limit` characters."""
     line = " ".join(text.split())
     return line if len(line) <= limit else f"{line[: limit - 3]}..."
+
+
+def texts_of(value: Any) -> list[str]:
+    """Return what `observation()` returned as texts; raise a TypeError for others."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, Iterable) and not isinstance(value, Mapping):
+        texts = list(value)
+        if all(isinstance(x, str) for x in texts):
+            return texts
+    raise TypeError(
+        f"observation() must return a text or a list of texts, got {value!r:.60}"
+    )
+
+
+def result_text(value: Any) -> str:
+    """Return a tool's result as text: a dict, list or set as JSON, where it can be.
+
+    Raises:
+      TypeError: the result is a coroutine or a generator, which nothing runs.
+    """
+    if inspect.isawaitable(value) or inspect.isgenerator(value):
+        raise TypeError(f"a tool must return a value, got {type(value).__name__}")
+    if isinstance(value, dict | list | set | frozenset):
+        with contextlib.suppress(TypeError, ValueError):
+            return json.dumps(
+                value, ensure_ascii=False, allow_nan=False, default=_in_order
+            )
+    return str(value)
+
+
+def _in_order(value: Any) -> list[Any]:
+    """Return a set as a list in the order of its texts, which all processes share."""
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=str)
+    raise TypeError(f"JSON has no {type(value).__name__}")

@@ -13,20 +13,20 @@ mistake in the environment. An action that is no call is an answer, which
 `max_episode_steps` of 1.
 """
 
-import contextlib
 import copy
 import dataclasses
 import functools
 import hashlib
+import inspect
 import json
 import random
 import re
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from dreamgym.envs.base import AnyText, TextEnv, as_tasks
-from dreamgym.envs.tools.lines import first_newest
+from dreamgym.envs.tools.lines import first_newest, result_text, texts_of
 from dreamgym.envs.tools.signatures import Signature, place_of, refuse_static_tool
 from dreamgym.envs.tools.values import Sight, fair_shares
 from worldmodel.data.records import Task
@@ -112,6 +112,9 @@ class ToolEnv(TextEnv):
             _refuse_tools(where, vars(cls)["tools"])
         for name in ("step_reward", "invalid_reward", "max_episode_steps"):
             _refuse_text(f"{where}: {name} must be a number", getattr(cls, name))
+        for name in (*HOOKS, "start", "observation", "answer", "valid_actions"):
+            if inspect.iscoroutinefunction(methods.get(name)):
+                raise TypeError(f"{where}: {name} cannot be async: nothing awaits it")
         for name, method in tools.items():
             if name in HOOKS or hasattr(ToolEnv, name):
                 raise TypeError(
@@ -311,7 +314,7 @@ class ToolEnv(TextEnv):
         if _SURROGATES.search(json.dumps(call.arguments, ensure_ascii=False)):
             raise ValueError(f"an argument of {call.tool} has half of a surrogate pair")
         self.tools[call.tool].check(call.arguments)
-        return _message(self.run_tool(call.tool, call.arguments))
+        return result_text(self.run_tool(call.tool, call.arguments))
 
     def run_tool(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """Return the message of a tool for checked arguments: calls its method."""
@@ -326,7 +329,7 @@ class ToolEnv(TextEnv):
         return self.answer(text)
 
     def _text(self) -> str:
-        visible_lines = _texts(self.observation())
+        visible_lines = texts_of(self.observation())
         earlier = f"earlier results {self._left_out}" if self._left_out else ""
         results = [f"result {message}" for message in self._messages]
         return "\n".join(part for part in (*visible_lines, earlier, *results) if part)
@@ -371,7 +374,7 @@ class ToolEnv(TextEnv):
         instruction = "" if self._task is None else self._task.instruction
         if not self._open:
             return Sight(instruction, unlikely=self.tools)
-        sight = [*_texts(self.observation()), *self._visible_messages]
+        sight = [*texts_of(self.observation()), *self._visible_messages]
         return Sight(instruction, sight, unlikely=self.tools)
 
     def _require_task(self, method: str) -> None:
@@ -405,27 +408,6 @@ def _refuse_tools(where: str, value: Any) -> None:
         f"{where}: `tools` holds the signatures of the tools in every ToolEnv, got "
         f"{value!r:.80}: give the attribute another name"
     )
-
-
-def _texts(value: Any) -> list[str]:
-    """Return what `observation()` returned as texts; raise a TypeError for others."""
-    if isinstance(value, str):
-        return [value]
-    if isinstance(value, Iterable) and not isinstance(value, Mapping):
-        texts = list(value)
-        if all(isinstance(x, str) for x in texts):
-            return texts
-    raise TypeError(
-        f"observation() must return a text or a list of texts, got {value!r:.60}"
-    )
-
-
-def _message(value: Any) -> str:
-    """Return a tool's result as text: a dict or a list as JSON, where it can be."""
-    if isinstance(value, dict | list):
-        with contextlib.suppress(TypeError, ValueError):
-            return json.dumps(value, ensure_ascii=False, allow_nan=False)
-    return str(value)
 
 
 def _explain(error: Exception, what: Any) -> str:

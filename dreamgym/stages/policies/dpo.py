@@ -29,7 +29,7 @@ from dreamgym.build.imitation import SLOTS
 from dreamgym.build.models import load_policy, save_policy
 from dreamgym.build.planning import Dreams
 from dreamgym.build.real.environments import dreamable_tasks
-from dreamgym.build.real.step_limit import step_limit
+from dreamgym.build.real.step_limit import lasting_wins, step_limit
 from dreamgym.build.rewards import preference_pairs
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.statistics import wilson_of
@@ -189,7 +189,8 @@ def _search(
         discount=config.discount,
     )
     experience = load_experience(run, stage=NAME)
-    dreams, trees = Dreams(experience, step_limit(run)), list[Tree]()
+    dreams = Dreams(experience, step_limit(run), lasting_wins=lasting_wins(run))
+    trees = list[Tree]()
     player = PlanningPolicy(policy, dreams, plan, observe=trees.extend)
     with (
         run_chat.experience_session(experience),

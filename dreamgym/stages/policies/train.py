@@ -38,7 +38,7 @@ from dreamgym.build.real.dev_play import (
     plays_dev_games,
 )
 from dreamgym.build.real.environments import dreamable_tasks
-from dreamgym.build.real.step_limit import step_limit
+from dreamgym.build.real.step_limit import lasting_wins, step_limit
 from dreamgym.config.settings import RunConfig
 from dreamgym.envs.base import LOW_CONFIDENCE
 from dreamgym.envs.dream import DreamVectorEnv
@@ -198,6 +198,7 @@ def _train_in_dream(run: Run, experience: CachingExperienceModel) -> dict[str, A
         loop.tasks_per_update * loop.group_size,
         max_steps=step_limit(run),
         uncertainty=uncertainty_gate(run, remedy_folder(run)),
+        lasting_wins=lasting_wins(run),
     )
     with real_evaluation(run) as probe:
         _, progress = reinforce(

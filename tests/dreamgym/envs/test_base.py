@@ -125,10 +125,22 @@ class Fixed(doubles.Corridor):
         ((1.0, False, False, {}), 0.0, False),
         ((1.0, True, False, {"success": False}), 0.0, False),
         ((0.0, True, False, {"success": True}), 0.0, True),
+        ((1.0, True, False, {"success": None}), 0.0, True),  # as if it said nothing
     ],
 )
 def test_success_is_told_or_a_positive_return_at_the_end(answer, earned, won):
     assert base.take(Fixed(*answer), "a", earned).success is won
+
+
+def test_what_a_reset_leaves_open_is_no_word_of_the_instruction():
+    class Silent(doubles.Corridor):
+        def reset(self, **kwargs):
+            obs, info = super().reset(**kwargs)
+            return obs, info | {"instruction": None, "tools": None}
+
+    env = Silent()
+    task = dataclasses.replace(env.tasks("train")[0], instruction="")
+    assert base.begin(env, task)[0].instruction == ""
 
 
 def test_take_keeps_names_of_rewards_and_the_two_ends_apart():

@@ -302,3 +302,23 @@ def test_an_action_that_is_no_text_is_refused(action):
     env.reset(seed=0)
     with pytest.raises(TypeError, match="an action is text, got"):
         inspect.unwrap(DreamEnv.step)(env, action)
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+def test_to_last_until_the_limit_wins_where_that_is_winning(lasting):
+    """As in CartPole: the real episode is won by the step limit, not by an end."""
+    kinds = (
+        DreamVectorEnv(doubles.RuleModel(), 1, max_steps=2, lasting_wins=lasting),
+        DreamEnv(doubles.RuleModel(), TASKS, max_steps=2, lasting_wins=lasting),
+    )
+    batch, env = kinds
+    batch.reset(options={"tasks": TASKS[:1]})
+    steps = [batch.step(["go right"])[0] for _ in range(2)]
+    assert [(s.terminated, s.truncated, s.success) for s in steps] == [
+        (False, False, False),
+        (False, True, lasting),
+    ]
+    env.reset(options={"task": TASKS[0]})
+    env.step("go right")
+    *_, terminated, truncated, info = env.fork().step("go right")
+    assert (terminated, truncated, info["success"]) == (False, True, lasting)

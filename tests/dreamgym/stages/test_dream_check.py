@@ -9,6 +9,7 @@ from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.build import refit as build_refit
 from dreamgym.build.experience import load_experience, remedy_folder
+from dreamgym.build.real import dev_play
 from dreamgym.config.overrides import changed
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run
@@ -147,7 +148,6 @@ def steps_of(trajectories):
     [
         ("bc", LOST, 0),  # compared without the shield, and there it loses as well
         ("bc", WON, 1),
-        ("warmstart", WON, 0),  # never played without the shield: not compared
     ],
 )
 def test_a_shielded_policy_is_compared_without_its_shield(
@@ -163,6 +163,36 @@ def test_a_shielded_policy_is_compared_without_its_shield(
     assert len(dream.refits) == refits
     assert numbers["refused"] == ""
     assert numbers["real"]["real_success"] == 1.0  # what the policy really wins
+
+
+@pytest.mark.parametrize(
+    ("wins", "players", "refits"),
+    [(False, None, 0), (True, None, 1), (True, 3, 1), (True, 2, 0)],
+)
+def test_a_shielded_warm_start_plays_without_its_shield_where_steps_are_left(
+    monkeypatch, tmp_path, capsys, wins, players, refits
+):
+    """The dream says that it loses all: a policy that wins so is dreamed wrongly.
+
+    `players` is how many players' dev games the steps that are left pay for: two of
+    later stages, and this one.
+    """
+    settings = SETTINGS | {"train.monitor.real_eval_tasks": len(TASKS)}
+    run = Run(tmp_path, preset("tiny", settings))
+    run.mark("warmstart", {"kept": "warmstart"})
+    if wins:
+        monkeypatch.setattr(dev_play, "_play_once", lambda *_: WON)
+    if players is not None:
+        left = dev_play.dev_game_steps(run, later=players)
+        monkeypatch.setattr(type(run.real_steps), "left", left)
+    dream = Dream(monkeypatch, run, LOST, WON)
+    replace_policy(monkeypatch, "valid")
+    dream.body()
+    assert len(dream.refits) == refits
+    record = run.path("dev_games/warmstart-unshielded.jsonl")
+    assert ("no real steps are left" in capsys.readouterr().err) == (players == 2)
+    if not wins:
+        assert len(read_episodes(record)) == len(TASKS)
 
 
 def replace_policy(monkeypatch, shield):

@@ -61,3 +61,10 @@ def test_a_reveal_is_what_the_environment_says_or_else_a_novel_word(
 ):
     t = Transition(state=("box",), action="open", next_state=(after,), reveals=flag)
     assert is_reveal(t, "find the key", ("cave",)) == expected
+
+
+def test_a_row_of_thousands_of_digits_is_a_word_and_no_number():
+    """Python refuses to calculate with it."""
+    tape = "01" * 3000
+    assert novel_words(("tape 0",), "write", "", (f"tape {tape}", "1")) == {tape}
+    assert novel_words((f"tape {tape}", "3"), "write", "", ("4", tape)) == set()

@@ -26,6 +26,7 @@ a call or as a JSON object and cannot be parsed is a malformed call, not an answ
 
 import difflib
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -48,10 +49,21 @@ MAX_ACTION_WORDS = 6
 """Words of an action that a reasoning trace quotes, at most."""
 
 _ARGUMENTS = ("arguments", "args", "parameters", "input", "params")
-_KEYS = {"tool": _ARGUMENTS, "which": ("how",), "name": _ARGUMENTS}
+_KEYS = {
+    "tool": _ARGUMENTS,
+    "which": ("how",),
+    "name": _ARGUMENTS,
+    "tool_name": _ARGUMENTS,
+    "function": _ARGUMENTS,
+    "action": ("action_input",),
+}
 """The key of a tool's name, and the keys under which its arguments may stand."""
+_ALSO_OTHERS = frozenset({"name", "function", "action"})
+"""Keys that objects have as well which are no calls: they need arguments."""
 _TAGS = re.compile(r"<action>(.*)</action>", re.DOTALL)
-_CALL_TAG = re.compile(r"\s*<tool_call>(.*?)</tool_call>\s*", re.DOTALL)
+_CALL_TAG = re.compile(r"\s*<tool_call>(.*?)(?:</tool_call>\s*|\Z)", re.DOTALL)
+"""A call in its block, of which the end may be cut off."""
+_THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
 _FENCE = re.compile(r"```(?:json)?\s*\n\s*([{\[].*)\n\s*```", re.DOTALL)
 _OTHER_KEYS = frozenset({"when", "type", "thought", "reasoning"})
 """Keys beside a tool's name that are no arguments."""
@@ -136,7 +148,8 @@ def has_answer_form(action: str) -> bool:
 
 
 def _without_wrapper(action: str) -> str:
-    text = action.strip()
+    text = _THOUGHT.sub("", action, count=1) if "<think>" in action[:LONG] else action
+    text = text.strip()
     for wrapper in (_TAGS, _FENCE):
         if wrapped := wrapper.fullmatch(text):
             text = wrapped[1].strip()
@@ -164,7 +177,7 @@ def _calls(text: str) -> tuple[Call, ...] | None:
 def _list(text: str) -> tuple[Call, ...] | None:
     """Return the calls of a JSON list, or None where an item is no call."""
     try:
-        rows = json.loads(text, parse_constant=_no_number)
+        rows = _json(text)
     except (ValueError, RecursionError):
         return (Call("", {}, False),) if _OBJECT_LIST.match(text) else None
     calls = [_call(row) for row in rows] if isinstance(rows, list) else []
@@ -202,7 +215,7 @@ def _answer(text: str) -> str:
 def _spaced(tool: str, text: str) -> Call:
     """Return the call of a name and its arguments, a JSON object behind a blank."""
     try:
-        arguments = json.loads(text, parse_constant=_no_number)
+        arguments = _json(text)
     except (ValueError, RecursionError):
         arguments = None
     return (
@@ -326,7 +339,7 @@ def _likeness(actual: str, gold: str) -> float:
 def _object(text: str) -> Call | None:
     """Return the call that is written as a JSON object, or None."""
     try:
-        row = json.loads(text, parse_constant=_no_number)
+        row = _json(text)
     except (ValueError, RecursionError):
         # The tool stands near the beginning; a long search would take minutes.
         start = text[:LONG]
@@ -346,7 +359,9 @@ def _call(row: Any) -> Call | None:
         return None
     place = next((k for k in _KEYS[key] if k in row), None)
     others = row.keys() - _OTHER_KEYS - {key, place}
-    if key == "name" and (place is None or (place in _INPUTS and others - {"id"})):
+    if key in _ALSO_OTHERS and (
+        place is None or (place in _INPUTS and others - {"id"})
+    ):
         return None  # an object that only has a name, or a person's, is an answer
     tool, arguments = row[key], {} if place is None else _decoded(row[place])
     named = isinstance(tool, str) and bool(tool)
@@ -362,7 +377,7 @@ def _decoded(arguments: Any) -> Any:
     if not isinstance(arguments, str):
         return arguments
     try:
-        return json.loads(arguments or "{}", parse_constant=_no_number)
+        return _json(arguments or "{}")
     except (ValueError, RecursionError):
         return None
 
@@ -371,7 +386,19 @@ def _no_number(name: str) -> float:
     raise ValueError(f"{name} is not a JSON number")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_no_number)
+def _finite(text: str) -> float:
+    """Return a number; JSON allows 1e999, which is infinite."""
+    if math.isfinite(value := float(text)):
+        return value
+    raise ValueError(f"{text} is too large a number")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_number, parse_float=_finite)
+
+
+def _json(text: str) -> Any:
+    """Return the value of a JSON text of finite numbers; raises ValueError."""
+    return _DECODER.decode(text)
 
 
 def _arguments(text: str) -> dict[str, Any]:
@@ -403,6 +430,6 @@ def _value(text: str, at: int) -> tuple[Any, int]:
     if bare is None:
         raise ValueError(f"expected a value at {text[at : at + 20]!r}")
     try:
-        return json.loads(bare[0], parse_constant=_no_number), bare.end()
+        return _json(bare[0]), bare.end()
     except ValueError:
         return bare[0].strip(), bare.end()

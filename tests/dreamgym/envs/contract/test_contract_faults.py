@@ -174,12 +174,6 @@ class Unseeded(doubles.Corridor):
         return f"{obs}\ncolour {self.np_random.integers(10**6)}", info
 
 
-class NumpyFlags(doubles.Corridor):
-    def step(self, action):
-        obs, reward, terminated, truncated, info = super().step(action)
-        return obs, reward, np.bool_(terminated), np.bool_(truncated), info
-
-
 class Tuples(doubles.Corridor):
     """Its starts are keys of a dict, which lists cannot be."""
 
@@ -336,14 +330,13 @@ class Surrogate(doubles.Corridor):
         (NoDev, r"tasks\('dev'\) is empty"),
         (Mislabelled, r"tasks\('test'\) holds a task that says split 'train'"),
         (Twice, r"tasks\('dev'\) holds an id twice"),
-        (NumpyFlags, r"terminated must be a bool, got numpy\.bool"),
         (Tuples, "begins otherwise when its options were written as JSON"),
         (Names, r"^tasks\('train'\) must return Tasks, got 'hall'$"),
         (Untold, r"^a task's instruction must be a text, got None$"),
         (Flood, "^step returned a text that is too long$"),
         (Hangs, r"^step raised EnvironmentTimeout: no answer within 0\.05 s"),
         (Toolless, "no tools, and no answer is graded: no action can do anything"),
-        (NamedBadly, r"^info\['rewards'\] must be a dict of finite numbers$"),
+        (NamedBadly, r"^info\['rewards'\] must be a dict of finite numbers by name$"),
         (SaysNo, r"^info\['success'\] must be a bool, got 'no'$"),
         (Quits, r"^step raised RuntimeError: it called sys.exit\('cannot go right'\)"),
         (PlainText, "is not within the observation space"),
@@ -373,12 +366,12 @@ def test_a_difference_names_the_step_the_two_texts_and_the_cure():
     assert "`deterministic = False`" in fault.cure
 
 
-class NumpyEnds(doubles.Corridor):
-    """Both flags are numpy booleans."""
+class IntegerEnds(doubles.Corridor):
+    """Both flags are numbers."""
 
     def step(self, action):
         obs, reward, terminated, truncated, info = super().step(action)
-        return obs, reward, np.bool_(terminated), np.bool_(truncated), info
+        return obs, reward, int(terminated), int(truncated), info
 
 
 class TooLong(doubles.Corridor):
@@ -406,7 +399,7 @@ class Unmade(doubles.Corridor):
 @pytest.mark.parametrize(
     ("env", "whats", "cure"),
     [
-        (NumpyEnds, ["terminated must", "truncated must"], "return bool(terminated)"),
+        (IntegerEnds, ["terminated must", "truncated must"], "return bool(terminated)"),
         (TooLong, ["reset returned a text that is too long"], "return at most"),
         (Letters, ["reset must return text, got bytes"], "return one str"),
         (OldApi, ["step must return (obs, reward"], "it returned"),

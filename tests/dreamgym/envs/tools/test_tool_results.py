@@ -5,6 +5,7 @@ import pytest
 from dreamgym.envs import base
 from dreamgym.envs.spaces import MAX_CHARACTERS
 from dreamgym.envs.tools import tool_env
+from dreamgym.envs.tools.lines import result_text
 from dreamgym.envs.tools.tool_env import ToolEnv, tool
 from worldmodel.data.records import Task
 
@@ -151,3 +152,40 @@ def test_a_step_with_a_refused_call_earns_the_invalid_reward_once():
     assert base.take(env, 'open {"drawer": "Ada"}').rewards == {"task": -0.25}
     assert base.take(begun(), "shut {}").rewards == {"task": 0.0}
     assert text.count("result error") == 3
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"pear", "apple"}, '["apple", "pear"]'),
+        ({"b": frozenset({2, 1})}, '{"b": [1, 2]}'),
+        ([{3, 10}], "[[10, 3]]"),  # in the order of their texts
+        ((1, 2), "(1, 2)"),
+        (None, "None"),
+    ],
+)
+def test_a_result_has_the_same_text_in_every_process(value, text):
+    """The order of a set of texts differs between processes of Python."""
+    assert result_text(value) == text
+
+
+async def later():
+    return "done"
+
+
+def test_a_result_that_nothing_awaits_is_an_error():
+    promise = later()
+    with pytest.raises(TypeError, match="must return a value, got coroutine"):
+        result_text(promise)
+    promise.close()
+    with pytest.raises(TypeError, match="got generator"):
+        result_text(x for x in "ab")
+
+
+def test_the_methods_of_a_tool_environment_cannot_be_async():
+    async def method(*_):
+        return ""
+
+    for name in ("start", "answer", "observation", "expert"):
+        with pytest.raises(TypeError, match=rf"{name} cannot be async"):
+            type("Waiting", (Desk,), {name: method})

@@ -62,8 +62,8 @@ def test_an_observation_is_a_text_or_some_texts(shown):
         ("on", "on"),
         ({"lamp": True, "watts": [1, None]}, '{"lamp": true, "watts": [1, null]}'),
         (["ä"], '["ä"]'),
-        ({1}, "{1}"),
-        ({"a": {1}}, "{'a': {1}}"),
+        ({1}, "[1]"),
+        ({"a": {1}}, '{"a": [1]}'),
         ({"a": float("nan")}, "{'a': nan}"),
     ],
 )

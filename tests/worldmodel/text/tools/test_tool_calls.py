@@ -43,6 +43,12 @@ PARIS = Call("weather", {"city": "Paris", "days": 2})
         '{"tool": "weather", "params": {"city": "Paris", "days": 2}}',
         '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris", "days": 2}}'
         "\n</tool_call>",
+        '<tool_call>{"name": "weather", "arguments": {"city": "Paris", "days": 2}}',
+        "<think>Where? Paris.</think>\n<tool_call>"
+        '{"name": "weather", "arguments": {"city": "Paris", "days": 2}}</tool_call>',
+        '{"tool_name": "weather", "parameters": {"city": "Paris", "days": 2}}',
+        '{"function": "weather", "arguments": {"city": "Paris", "days": 2}}',
+        '{"action": "weather", "action_input": {"city": "Paris", "days": 2}}',
         '```json\n{"tool": "weather", "args": {"city": "Paris", "days": 2}}\n```',
         'weather(city="Paris", days=2)',
         "weather( city = 'Paris' , days=2 )",
@@ -70,6 +76,9 @@ def test_every_notation_tells_the_same_call(action):
         '{"which": "weather", "when": false, "how": {}}',
         '{"name": "Paris"}',
         '{"function": "sin"}',
+        '{"function": "chairs the board", "name": "Ada"}',
+        '{"action": "wait"}',
+        "<think>It will rain.</think>",
     ],
 )
 def test_what_is_no_call(action):
@@ -93,6 +102,8 @@ def test_what_is_no_call(action):
         ('{"name": "weather", "arguments": "{broken"}', "weather"),
         ('{"tool": "weather", "args": [1]}', "weather"),
         ('{"tool": "w", "arguments": {"x": ' + "9" * 5000 + "}}", "w"),
+        ('{"tool": "pay", "arguments": {"amount": 1e999}}', "pay"),  # infinite
+        ('pay {"amount": -1e999}', "pay"),
         ('{"tool": "weather", "city": "Paris"}', "weather"),  # not without arguments
         ('{"which": "weather", "when": true, "city": "Paris"}', "weather"),
         ("weather(", "weather"),

@@ -1,0 +1,80 @@
+"""Tasks and values that a run could not write, and what the checker says of them."""
+
+import numpy as np
+import pytest
+
+from tests import doubles
+from tests.dreamgym.envs.contract.common import checked, named
+
+
+def changing(**values):
+    """A corridor whose tasks have other values, of any type."""
+
+    class Changed(doubles.Corridor):
+        def tasks(self, split):
+            out = []
+            for task in super().tasks(split):
+                new = object.__new__(type(task))  # past the tests' check of types
+                fields = vars(task) | values
+                fields["options"] = {**task.options, **values.get("options", {})}
+                for name, value in fields.items():
+                    object.__setattr__(new, name, value)
+                out.append(new)
+            return out
+
+    return Changed
+
+
+def nested(levels):
+    value = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"family": None}, "field 'task.family': expected text, got None"),
+        ({"lineage": (1,)}, "field 'task.lineage': expected a list of strings"),
+        ({"id": "half \ud800"}, "surrogates not allowed"),
+        ({"options": {"deep": nested(70)}}, "expected at most 64 nested lists"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_a_task_that_cannot_be_read_back_is_a_fault(values, reason):
+    fault = named(checked(changing(**values)).faults, "cannot be written to a file")
+    assert reason in fault.where
+
+
+def test_an_instruction_that_no_episode_would_begin_with_is_a_fault():
+    faults = checked(changing(instruction="x" * 100_001)).faults
+    assert "100,001 characters" in named(faults, "an instruction is too long").where
+
+
+class Single(doubles.Corridor):
+    """Its large rewards are in single precision, and its flag is NumPy's."""
+
+    def step(self, action):
+        obs, _, terminated, truncated, info = super().step(action)
+        parts = {"sale": 123456.7, "fee": -0.3}
+        reward = np.float32(np.float32(123456.7) - np.float32(0.3))
+        return obs, reward, np.bool_(terminated), truncated, {**info, "rewards": parts}
+
+
+def test_rounding_and_flags_of_numpy_are_no_faults():
+    report = checked(Single)
+    assert report.faults == (), report.text("env")
+    named(report.warnings, "terminated must be a bool, got numpy.bool")
+
+
+class ByNumber(doubles.Corridor):
+    """Its costs have numbers for names."""
+
+    def step(self, action):
+        *rest, info = super().step(action)
+        return (*rest, {**info, "costs": {1: 2.0}})
+
+
+def test_costs_need_names():
+    named(checked(ByNumber).faults, "'costs'. must be a dict of finite numbers by name")
