@@ -66,6 +66,11 @@ def is_in_run(stage: str, config: RunConfig, *, controls: bool = True) -> bool:
     return policy != DPO or bool(config.dpo.pairs)
 
 
+def _dev_games(*players: str) -> tuple[str, ...]:
+    """Return the files of the real dev games of players."""
+    return tuple(f"dev_games/{name}.jsonl" for name in players)
+
+
 def _evaluation(policy: str, maker: str, command: str = "evaluate") -> Stage:
     """Return the stage that plays the test games with a policy."""
     return Stage(
@@ -242,11 +247,7 @@ STAGES = StageTable(
             about="Decide whether policies keep to the valid actions",
             needs=("bc",),
             reads=("seed", *ENV, *EPISODES, *RECALL, "policy", *PLAY, *DEV_GAMES),
-            writes=(
-                "dev_games/bc.jsonl",
-                "dev_games/bc-shielded.jsonl",
-                "dev_games/bc-unshielded.jsonl",
-            ),
+            writes=_dev_games("bc", "bc-shielded", "bc-unshielded"),
             command="bc",
             share="select",
         ),
@@ -291,8 +292,7 @@ STAGES = StageTable(
             ),
             writes=(
                 "policies/warmstart",
-                "dev_games/bc.jsonl",
-                "dev_games/warmstart.jsonl",
+                *_dev_games("bc", "warmstart"),
                 "curves/iwm.jsonl",
                 "curves/writer.jsonl",
                 "curves/warmstart.jsonl",
@@ -336,11 +336,7 @@ STAGES = StageTable(
                 "dream_check",
             ),
             writes=(
-                "dev_games/warmstart.jsonl",
-                *(
-                    "dev_games/warmstart-unshielded.jsonl",
-                    "dev_games/bc-unshielded.jsonl",
-                ),
+                *_dev_games("warmstart", "warmstart-unshielded", "bc-unshielded"),
                 *("remedy", "curves/dream_check.jsonl"),
             ),
             command="dream-check",
