@@ -80,6 +80,8 @@ class PlanningPolicy:
         self._grammar = policy.grammar(1.0) if config.method == "a_star" else None
         self._planned: dict[tuple[str, tuple[str, ...], State], str] = {}
         """The next action of a win that "a_star" found, by task, past and state."""
+        self._refuted: dict[str, set[tuple[State, str]]] = {}
+        """By task, the planned actions that really led elsewhere, each in its state."""
         self.counts = PlanCounts()
 
     @property
@@ -106,6 +108,8 @@ class PlanningPolicy:
           keys: one PRNG key for each situation, or more.
           temperature: of the policy's own action; further ones have at least 1.
         """
+        for situation in situations:
+            self._compare_with_plan(situation)
         noise = Noise(keys)
         first_turns = [
             _kept_to_list(situation, turn)
@@ -143,12 +147,13 @@ class PlanningPolicy:
             temperature,
             self._won_plans,
             self._recorded,
+            self._refuted,
         )
         chosen = search.choose([_snapshot(s) for s in situations], candidates)
         if self._observe is not None:
             self._observe(search.trees)
         for path in search.won_paths:
-            for edge in path[1:]:
+            for edge in path:
                 at = edge.parent
                 self._planned[at.task.id, at.past, at.state] = edge.turn.action
         self.counts.steps += len(situations)
@@ -157,6 +162,28 @@ class PlanningPolicy:
             a.action != b.action for a, b in zip(first_turns, chosen, strict=True)
         )
         return chosen
+
+    def _compare_with_plan(self, situation: Situation) -> None:
+        """Give up a plan whose last action did not lead where the dream said.
+
+        A new attempt at a task makes a plan of its own. Where the environment draws
+        lots (`max_redraws` 0), an action may lead elsewhere the next time.
+        """
+        task, past, states = situation.task.id, situation.past, situation.past_states
+        if not past:
+            self._forget_plans(task)
+        if not past or not states or not self.config.max_redraws:
+            return
+        before = task, tuple(past[:-1]), states[-1]
+        now = task, tuple(past), situation.state
+        if self._planned.get(before) != past[-1] or now in self._planned:
+            return
+        self._refuted.setdefault(task, set()).add((states[-1], past[-1]))
+        self._forget_plans(task)
+
+    def _forget_plans(self, task: str) -> None:
+        for plan in [key for key in self._planned if key[0] == task]:
+            del self._planned[plan]
 
     def _planned_action(self, situation: Situation) -> str | None:
         """Return the next action of a win found before, if all came as it was dreamed.

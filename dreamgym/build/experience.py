@@ -75,8 +75,15 @@ def remedy_folder(run: Run) -> str:
 
 
 def refit_episodes(run: Run, folder: str) -> list[Episode]:
-    """Return the real episodes of a policy that a folder's model was fitted to."""
-    played = recorded_episodes(run.path(f"{folder}/episodes.jsonl"))
+    """Return the real episodes of policies that a folder's model was fitted to.
+
+    Those of the remedy before it are among them.
+    """
+    played = [
+        episode
+        for name in dict.fromkeys((REMEDY, folder))
+        for episode in recorded_episodes(run.path(f"{name}/episodes.jsonl"))
+    ]
     enabled = run.config.experience.reasoning
     scored = [e for e in played if e.success is not None]
     return [reasoning.set_rule_traces(e, enabled=enabled) for e in scored]

@@ -37,7 +37,7 @@ def _estimate_of(
     controls: bool = True,
     run: Any = None,
 ) -> Any:
-    """Return the estimate, and whether dreaming can pay (payoff.py).
+    """Return the estimate, and what dreaming costs (payoff.py).
 
     Its real steps are counted in the run, if there is one. Updates are timed on the
     devices that `rollout_mesh` leaves.

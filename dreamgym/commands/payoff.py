@@ -1,8 +1,8 @@
-"""Whether dreaming can pay here, in real steps and in seconds, before the run begins.
+"""What dreaming costs here, in real steps and in seconds, before the run begins.
 
 settings, the timings of this machine, the estimate of the run -> steps a second in the
 environment and in the dream, what each way costs -> sentences. What both come to in
-success is not known before: the sentences say what can pay, not what does.
+success is not known before: what was measured in two games stands beside it.
 """
 
 import math
@@ -43,8 +43,9 @@ class Payoff(NamedTuple):
     environment: steps a second of the environment alone; dream, real: those of training
     with the policy and its updates, in the dream and in the environment. steps: of
     training. dream_seconds, real_seconds: what they take, the fit of the experience
-    model included. dream_real_steps: real steps of the dream's policy.
-    break_even: seconds of a real step from which on the dream takes less time.
+    model included. dream_real_steps: real steps of the dream's policy; budget: of the
+    whole run, where that is bounded. break_even: seconds of a real step from which on
+    the dream takes less time.
     """
 
     environment: float
@@ -55,11 +56,12 @@ class Payoff(NamedTuple):
     real_seconds: float
     dream_real_steps: int
     break_even: float
+    budget: int = 0
 
     @property
     def measured(self) -> str:
         """Return what real play came to where that was measured."""
-        steps = max(self.dream_real_steps, 1)
+        steps = max(self.budget or self.dream_real_steps, 1)
         budget = min(MEASURED, key=lambda n: abs(math.log(n / steps)))
         return (
             f"measured: in two games of TextWorldExpress, three seeds, with {budget:,} "
@@ -71,24 +73,19 @@ class Payoff(NamedTuple):
         """Return the sentences."""
         times = [time_of(s) for s in (self.dream_seconds, self.real_seconds)]
         faster = self.dream_seconds < self.real_seconds
-        cheaper = self.dream_real_steps < self.steps
         return [
             f"speed: the environment takes {self.environment:,.0f} steps/s; training "
             f"with its updates {self.dream:,.0f} steps/s in the dream and "
             f"{self.real:,.0f} in the environment (rough)",
-            f"seconds: dreaming {_can_pay(faster)}: {self.steps:,} steps take "
-            f"{times[0]} in the dream, its fit included, and {times[1]} in the "
-            f"environment; both are equal where a real step takes "
+            f"seconds: dreaming is {'faster' if faster else 'slower'} here: "
+            f"{self.steps:,} steps take {times[0]} in the dream, its fit included, and "
+            f"{times[1]} in the environment; both are equal where a real step takes "
             f"{_duration(self.break_even)} (here {_duration(1 / self.environment)})",
-            f"real steps: dreaming {_can_pay(cheaper)}: the dream's policy costs about "
-            f"{self.dream_real_steps:,}; the same training in the environment takes "
-            f"{self.steps:,}, besides those of its warm start",
+            f"real steps: the dream's policy costs about {self.dream_real_steps:,}; "
+            f"to train for {self.steps:,} steps in the environment costs as many more "
+            "than its warm start",
             self.measured,
         ]
-
-
-def _can_pay(answer: bool) -> str:
-    return "can pay" if answer else "cannot pay"
 
 
 def payoff(
@@ -116,6 +113,7 @@ def payoff(
         real_seconds=steps * (learn_step + timings.step),
         dream_real_steps=_dream_real_steps(config, workload),
         break_even=max(dream_seconds / max(steps, 1) - learn_step, 0.0),
+        budget=config.budget.real_steps,
     )
 
 

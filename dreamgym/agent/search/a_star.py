@@ -16,7 +16,7 @@ import heapq
 import itertools
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -127,6 +127,7 @@ class AStar:
         depth: int,
         plans: WonPlans,
         weight: float = 1.0,
+        refuted: Collection[tuple[State, str]] = (),
     ):
         """Begin with the distinct candidates, the policy's own first.
 
@@ -134,10 +135,13 @@ class AStar:
           depth: steps of a path, at most.
           plans: won episodes to estimate the rest from.
           weight: of the estimate.
+          refuted: actions by state that really led elsewhere than in the dream; no path
+            has one.
         """
         self.root = Node(at)
         self.root.extend(turns)
         self._depth, self._plans, self._weight = depth, plans, weight
+        self._refuted = refuted
         self._open: list[_Open] = []
         self._numbers = itertools.count()
         self._closed: dict[State, float] = {at.state: 0.0}
@@ -152,6 +156,8 @@ class AStar:
     def _push(
         self, edge: Edge, first: int, lengths: np.ndarray, before: _Open | None
     ) -> None:
+        if (edge.parent.state, edge.turn.action) in self._refuted:
+            return
         cost, depth = (0.0, 0) if before is None else (before.cost, before.depth)
         cost += 1.0 - math.log(max(edge.prior, 1e-12))
         lengths = self._plans.extend(lengths, edge.turn.action)

@@ -6,6 +6,7 @@ moments of the dream and candidates there -> simulated sequences (best-of-n, mpc
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 import jax
@@ -86,11 +87,18 @@ class Search:
         temperature: float,
         won_plans: WonPlans,
         recorded: Sequence[str] = (),
+        refuted: Mapping[str, Collection[tuple[State, str]]] = MappingProxyType({}),
     ):
-        """Create a search; `recorded` actions are further candidates of "a_star"."""
+        """Create a search.
+
+        Args:
+          recorded: further candidates of "a_star".
+          refuted: by task, what no path of "a_star" has (AStar).
+        """
         self._policy, self._make_dream, self._config = policy, make_dream, config
         self._noise, self._temperature = noise, temperature
         self._won_plans, self._recorded = won_plans, recorded
+        self._refuted = refuted
         self.dreamed_steps = 0
         self.trees: list[Tree] = []
         self.won_paths: list[list[Edge]] = []
@@ -229,6 +237,7 @@ class Search:
                 depth=self._config.depth,
                 plans=self._won_plans,
                 weight=self._config.estimate_weight,
+                refuted=self._refuted.get(s.task.id, ()),
             )
             for s, turns in zip(at, candidates, strict=True)
         ]

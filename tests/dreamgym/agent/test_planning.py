@@ -337,6 +337,45 @@ def test_a_win_that_comes_as_it_was_dreamed_is_not_searched_again():
     assert dreamed_steps("dance", actions=["go right"])[1] > 0
 
 
+def test_a_promise_that_reality_refuted_is_on_no_path_of_a_later_attempt():
+    """The dream has the coin in room 2, where there is none: it is in room 4."""
+
+    class Misplaced(doubles.RuleModel):
+        def _one(self, query):
+            answer = super()._one(query)
+            if query.action != "take coin":
+                return answer
+            wins = query.state[0] == "at 2"
+            outcome = "win" if wins else "go"
+            return answer._replace(
+                next_state=query.state, reward=float(wins), outcome=outcome
+            )
+
+    some = planner(
+        InOrder("go right", "take coin", "go left"),
+        Misplaced(),
+        method="a_star",
+        depth=8,
+    )
+    task = doubles.task(0, 4, 6)
+    searched = []
+    for _ in range(2):
+        state, past, states = task.initial_state, [], []
+        for _ in range(4):
+            before = some.counts.dreamed_steps
+            where = Situation(task, tuple(past), state, (), tuple(states))
+            (action,) = chosen(some, where)
+            past.append(action)
+            states.append(state)
+            searched.append(some.counts.dreamed_steps > before)
+            state = doubles.walk(state, action).state
+        taken = [(s[0], a) for s, a in zip(states, past, strict=True)]
+        if len(searched) == 4:
+            assert ("at 2", "take coin") in taken  # the plan is followed, unsearched
+            assert searched == [True, False, False, True]
+    assert ("at 2", "take coin") not in taken
+
+
 def test_won_episodes_lead_a_star_to_a_win_in_fewer_dreamed_steps():
     def dreamed(won_actions, **settings):
         # From room 1 the coin is five steps to the right.
