@@ -250,6 +250,16 @@ def check_tools(player: Player) -> None:
             type(env).__name__,
             "mark methods as tools with @tool, or define answer(text)",
         )
+    if not isinstance(env, ToolEnv) or type(env).valid_actions != ToolEnv.valid_actions:
+        return
+    for name, signature in env.tools.items():
+        if never := signature.never_tried():
+            player.findings.warn(
+                f"valid_actions() never lists the tool {name!r}",
+                f"its argument {never[0]!r} is an object: no values in sight are one",
+                "define valid_actions() with calls of it, or expert(): random players "
+                "never take it",
+            )
 
 
 def check_tool_results(player: Player, trace: Trace) -> None:

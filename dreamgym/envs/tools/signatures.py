@@ -15,7 +15,7 @@ import operator
 import re
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -24,6 +24,8 @@ from dreamgym.envs.tools.values import Sight
 MAX_VALUES = 12
 """Values of one argument that `candidates` combines, at most."""
 
+MAX_OPTIONAL = 4
+"""Values of an argument with a default that are tried, each with as many others."""
 MAX_COMBINATIONS = 2000
 """Combinations of values, at most: with four arguments and more it takes fewer values
 of each."""
@@ -191,9 +193,33 @@ class Signature:
     def candidates(self, sight: Sight) -> list[dict[str, Any]]:
         """Return arguments of values in sight, the likely ones first.
 
-        Arguments with a default are left out.
+        Behind them stand the likeliest once more, each with one of the arguments that
+        have a default.
         """
         names = [name for name, a in self.arguments.items() if a.required]
+        required = self._combinations(sight, names)
+        optional = [
+            {**arguments, name: value}
+            for name, argument in self.arguments.items()
+            if not argument.required
+            for value in itertools.islice(
+                sight.values(self.hints[name], name), MAX_OPTIONAL
+            )
+            if value != argument.default and value is not None
+            for arguments in required[:MAX_OPTIONAL]
+        ]
+        return required + optional
+
+    def never_tried(self) -> list[str]:
+        """Return the required arguments of types that have no values in sight."""
+        return [
+            name
+            for name, argument in self.arguments.items()
+            if argument.required and _is_object(self.hints[name])
+        ]
+
+    def _combinations(self, sight: Sight, names: Sequence[str]) -> list[dict[str, Any]]:
+        """Return values in sight of the named arguments, the likely ones first."""
         limit = int(MAX_COMBINATIONS ** (1 / max(len(names), 1)))
         values = [
             list(
@@ -215,6 +241,16 @@ _SIMPLE = {str: "str", int: "int", float: "float", bool: "bool", type(None): "nu
 
 def _is_union(hint: Any) -> bool:
     return typing.get_origin(hint) in (typing.Union, types.UnionType)
+
+
+def _is_object(hint: Any) -> bool:
+    """Return whether a type holds objects, or lists of these, and nothing else."""
+    if _is_union(hint):
+        return all(map(_is_object, typing.get_args(hint)))
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin is list and parts:
+        return _is_object(parts[0])
+    return hint == ANY or dict in (hint, origin)
 
 
 def hint_text(hint: Any) -> str:

@@ -32,6 +32,8 @@ _SENTENCE_START = re.compile(r"(?:^|[.!?][\"')]*\s)[\s\"'(]*$")
 _NAME_PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 LABEL_DISTANCE = 2
 """How many words behind a label its value may stand; 1 is right behind it."""
+LISTED = 6
+"""The most likely values, of which lists have one or two."""
 OTHERS = 3
 """Values besides those that are called like the argument, where there are any."""
 _NO_LABELS = frozenset("id ids key name value text string number argument arg".split())
@@ -88,14 +90,20 @@ class Sight:
     def values(self, hint: Any, name: str = "") -> Iterable[Any]:
         """Return the values of a type, each once, the likely ones first.
 
-        There are none of lists and objects. Those that stand behind a word of the
-        argument's `name` come before all others.
+        Those that stand behind a word of the argument's `name` come before all others.
+        A list has one or two values of its items' type, texts where it has none. There
+        are no values of objects.
         """
         origin, parts = typing.get_origin(hint), typing.get_args(hint)
         if origin is Literal:
             return parts
         if origin in (typing.Union, types.UnionType):
             return itertools.chain(*(self.values(part, name) for part in parts))
+        if hint is list or origin is list:
+            (item,) = parts or (str,)
+            likely = list(itertools.islice(self.values(item, name), LISTED))
+            pairs = itertools.combinations(likely, 2)
+            return [*([x] for x in likely), *map(list, pairs)]
         if hint is bool:
             return (False, True)
         if hint is str:

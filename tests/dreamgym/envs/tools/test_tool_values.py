@@ -5,7 +5,7 @@ from typing import Literal
 
 import pytest
 
-from dreamgym.envs.tools.signatures import MAX_COMBINATIONS, Signature
+from dreamgym.envs.tools.signatures import MAX_COMBINATIONS, Argument, Signature
 from dreamgym.envs.tools.values import Sight, fair_shares
 
 
@@ -90,7 +90,7 @@ def test_words_without_content_stand_in_where_there_is_nothing_else():
         (bool, [False, True]),
         (Literal["a", 2], ["a", 2]),
         (int | None, [7, 2, None]),
-        (list[str], []),
+        (dict, []),
     ],
 )
 def test_values_of_other_types(hint, values):
@@ -128,3 +128,40 @@ def test_shares_are_equal_and_what_a_short_list_leaves_goes_to_the_others():
     assert set(large) < set(range(100, 200))
     assert fair_shares(lists, 23, random.Random(0)) == chosen
     assert fair_shares([], 5, random.Random(0)) == []
+
+
+def test_lists_have_one_or_two_values_in_sight():
+    sight = Sight("pack T1 and T2", ("weights 3 and 5",))
+    assert list(sight.values(list[str]))[:3] == [["T1"], ["T2"], ["pack"]]
+    assert ["T1", "T2"] in sight.values(list[str])
+    assert list(sight.values(list[int])) == [[3], [5], [3, 5]]
+    assert list(sight.values(list)) == list(sight.values(list[str]))
+    assert list(sight.values(list[dict])) == []
+
+
+def test_arguments_with_a_default_are_tried_one_at_a_time_behind_the_others():
+    arguments = {
+        "item": Argument(),
+        "count": Argument(required=False, default=3),
+        "wrap": Argument(required=False, default=False),
+    }
+    signature = Signature(
+        "send", "", arguments, {"item": str, "count": int, "wrap": bool}
+    )
+    calls = signature.candidates(Sight("send T1", ("left 3 of 7",)))
+    alone = [c for c in calls if c.keys() == {"item"}]
+    assert calls[: len(alone)] == alone
+    assert {"item": "T1", "count": 7} in calls
+    assert {"item": "T1", "wrap": True} in calls
+    assert all(len(c) <= 2 for c in calls)
+    assert not any(c.get("count") == 3 or c.get("wrap") is False for c in calls)
+
+
+@pytest.mark.parametrize(
+    ("hint", "never"),
+    [(dict, True), (list[dict], True), (str | dict, False), (list, False)],
+)
+def test_an_object_that_must_be_given_is_never_tried(hint, never):
+    signature = Signature("put", "", {"thing": Argument()}, {"thing": hint})
+    assert signature.never_tried() == ["thing"] * never
+    assert (list(signature.candidates(Sight("put T1"))) == []) == never

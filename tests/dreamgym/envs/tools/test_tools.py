@@ -302,7 +302,9 @@ def test_each_tool_has_a_share_of_the_valid_actions():
     env, *_ = begun(Moves(), task)
     calls = [read_call(action).tool for action in env.valid_actions()]
     assert len(calls) == MAX_CALLS
-    assert calls.count("search") == calls.count("book") == MAX_VALUES
+    assert calls.count("search") == MAX_VALUES
+    # Besides, its 4 likeliest calls have one of the 4 likeliest values of its option.
+    assert MAX_VALUES < calls.count("book") <= MAX_VALUES + 16
     assert 'move {"trip_id": "A1", "days": 100}' in env.valid_actions()
 
 
