@@ -90,6 +90,11 @@ class PolicyConfig:
                 "history and thought_tokens must be >= 0, got "
                 f"{self.history} and {self.thought_tokens}"
             )
+        if self.shield not in ("", "auto", "valid") and ":" not in self.shield:
+            raise ValueError(
+                'shield must be "auto", "valid", "module:function" or "", got '
+                f"{self.shield!r}"
+            )
         if self.subgoal_steps < 0:
             raise ValueError(f"subgoal_steps must be >= 0, got {self.subgoal_steps}")
         if self.subgoal_steps and not self.thought_tokens:

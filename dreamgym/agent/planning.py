@@ -81,7 +81,8 @@ class PlanningPolicy:
         self._planned: dict[tuple[str, tuple[str, ...], State], str] = {}
         """The next action of a win that "a_star" found, by task, past and state."""
         self._refuted: dict[str, set[tuple[State, str]]] = {}
-        """By task, the planned actions that really led elsewhere, each in its state."""
+        """By task, planned actions that really won or changed nothing, in their state.
+        """
         self.counts = PlanCounts()
 
     @property
@@ -166,8 +167,10 @@ class PlanningPolicy:
     def _compare_with_plan(self, situation: Situation) -> None:
         """Give up a plan whose last action did not lead where the dream said.
 
-        A new attempt at a task makes a plan of its own. Where the environment draws
-        lots (`max_redraws` 0), an action may lead elsewhere the next time.
+        The action is on no later path where it should have won, or changed nothing:
+        a state that differs in a detail may still be on the way. A new attempt at a
+        task makes a plan of its own. Where the environment draws lots (`max_redraws`
+        0), an action may lead elsewhere the next time.
         """
         task, past, states = situation.task.id, situation.past, situation.past_states
         if not past:
@@ -175,10 +178,12 @@ class PlanningPolicy:
         if not past or not states or not self.config.max_redraws:
             return
         before = task, tuple(past[:-1]), states[-1]
-        now = task, tuple(past), situation.state
-        if self._planned.get(before) != past[-1] or now in self._planned:
+        expected = task, tuple(past), situation.state
+        if self._planned.get(before) != past[-1] or expected in self._planned:
             return
-        self._refuted.setdefault(task, set()).add((states[-1], past[-1]))
+        longest = max(len(key[1]) for key in self._planned if key[0] == task)
+        if longest < len(past) or situation.state == states[-1]:
+            self._refuted.setdefault(task, set()).add((states[-1], past[-1]))
         self._forget_plans(task)
 
     def _forget_plans(self, task: str) -> None:

@@ -361,7 +361,8 @@ def _prefer(args: argparse.Namespace) -> None:
         result = _ask_judge(args, server, left)
     names = None if args.other is None else (_name(args.file), _name(args.other))
     print(prefer.summary(result, names=names))
-    print(f"pairs: {args.to}")
+    if args.to.is_file():
+        print(f"pairs: {args.to}")
 
 
 def _ask_judge(args: argparse.Namespace, server: Any, pairs: list[Any]) -> Any:

@@ -94,6 +94,12 @@ def summary(result: Result) -> str:
         f"{result.without_verdict} stay without a score"
     ]
     a = result.audit
+    if a.without_verdict and not (count or a.count or result.without_verdict):
+        out.append(
+            "no answer of the judge could be read: it must be JSON with a verdict "
+            "(`dreamgym annotate` shows what a server answers)"
+        )
+        return "\n".join(out)
     if not a.count:
         out.append(
             "agreement: unknown, no episode with an outcome of its own was judged as "

@@ -13,7 +13,7 @@ from dreamgym.build.planning import PLANNER
 from dreamgym.commands.results import raise_no_games
 from dreamgym.evaluation import evaluate
 from dreamgym.run.directory import Run, RunError
-from dreamgym.stages.table import POLICIES
+from dreamgym.stages.table import POLICIES, is_in_run
 
 FILE = "plan.json"
 NUMBERS = ("dreamed_per_step", "overruled", "seconds_per_step")
@@ -108,6 +108,8 @@ def _policies(source: Run) -> list[str]:
         name
         for name in POLICIES
         if name not in (*FLOORS, "untrained", PLANNER)
+        # A policy of `dreamgym dpo` is none of the settings that the plan's run has.
+        and is_in_run(name, source.config)
         and source.path(f"policies/{name}/config.json").is_file()
         and source.path(f"test/{name}.jsonl").is_file()
     ]

@@ -89,6 +89,9 @@ def _play_task(
             for line in symbolic_memory(past, past_states, lines(text)).lines():
                 console.print(Text(f"  {printable(line)}"))
             continue
+        if action.startswith(":"):
+            console.print(Text(":new, :memory or :quit", "yellow"))
+            continue
         if not running:
             console.print(Text("the episode has ended: :new or :quit", "yellow"))
             continue

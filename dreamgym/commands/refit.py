@@ -6,6 +6,7 @@ of the new run train policies in the refitted dream, as in any other run.
 """
 
 import dataclasses
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from dreamgym.run.directory import Run
 from dreamgym.run.display import progress_bar
 from dreamgym.run.runner import run_stages
 from dreamgym.stages.table import STAGES
-from worldmodel.data.records import Episode
+from worldmodel.data.records import Episode, read_episodes
 from worldmodel.experience.base import ExperienceModel
 
 
@@ -38,6 +39,14 @@ def refit(
       RecordError: bad episodes; the message names file and line.
     """
     source.require("pretrain")
+    source_envs = {e.task.env for e in run_episodes.read(source)[0]}
+    other_envs = {e.task.env for e in read_episodes(episodes)} - source_envs
+    if other_envs and source_envs:
+        print(
+            f"refit: {episodes} has episodes of {', '.join(sorted(other_envs))}, and "
+            f"the model was fitted to those of {', '.join(sorted(source_envs))}",
+            file=sys.stderr,
+        )
     data = DataConfig(
         episodes=str(episodes.resolve()), base_run=str(source.root.resolve())
     )

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from dreamgym.run.directory import Run, RunError
 from dreamgym.serving.batching import MAX_BATCH, BatchedExperienceModel
 from dreamgym.serving.config import ServingConfig
 from dreamgym.serving.dream import Dream, load_dream
+from dreamgym.serving.guard import check_binding
 from dreamgym.serving.observability import Metrics, log_event
 from dreamgym.serving.server import GracefulServer
 from dreamgym.serving.worlds import World, dream_world, real_world
@@ -40,6 +42,8 @@ def serve(
       OSError: the port is taken.
     """
     token = token_of(token_env)
+    check_binding(host, token)
+    require_free(host, port)
     metrics = Metrics()
     with open_world(target, metrics, processes=processes) as world:
         server = GracefulServer(
@@ -49,6 +53,22 @@ def serve(
     if not server.started:
         raise OSError(f"{host}:{port}: the server could not start; is the port taken?")
     return server.table.active
+
+
+def require_free(host: str, port: int) -> None:
+    """Check that a server can listen here, before a model is loaded for it.
+
+    Raises:
+      OSError: the port is taken, or the host is none of this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        raise OSError(
+            f"{host}:{port}: {error.strerror or error}; choose another --port (0 takes "
+            "a free one) or --host"
+        ) from None
 
 
 def token_of(variable: str) -> str:
@@ -77,6 +97,8 @@ def open_world(
             yield world
     elif Path(target).is_dir():
         raise RunError(f"{target}: no run there (no manifest.json)")
+    elif "/" in target and ":" not in target:
+        raise RunError(f"{target}: no such run directory")
     else:
         yield real_world(target, processes=processes)
 

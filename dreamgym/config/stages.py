@@ -341,8 +341,9 @@ class BcConfig:
     seed: int = 0
     """Which fit to the demonstrations this is: behaviour cloning and the warm start
     read their examples in another order with another number, from the same
-    demonstrations, branches and experience model. Fits that differ in it alone show how
-    much of a result is chance (`scripts/studies/iwm.toml`)."""
+    demonstrations and experience model. Branches are taken again, drawn by the run's
+    seed. Fits that differ in it alone show how much of a result is chance
+    (`scripts/studies/iwm.toml`)."""
 
     def __post_init__(self):
         if self.seed < 0:

@@ -70,6 +70,7 @@ class DreamVectorEnv(VectorEnv):
                 f"size and max_steps must be >= 1, got {size}, {max_steps}"
             )
         self.size, self.model, self.max_steps = size, model, max_steps
+        self._lasting = max_steps  # also where a lesson has a shorter limit
         self.uncertainty = UncertaintyGate() if uncertainty is None else uncertainty
         self.lasting_wins = lasting_wins
         """Whether an episode that lasts until the step limit is won, as a game is in
@@ -177,7 +178,8 @@ class DreamVectorEnv(VectorEnv):
             rewards,
             ended,
             truncated,
-            answer.outcome == "win" or (truncated and self.lasting_wins),
+            answer.outcome == "win"
+            or (truncated and self.lasting_wins and number >= self._lasting),
             invalid=may_be_invalid
             and error_only_change(query.state, answer.next_state),
             confidence=1.0 if math.isnan(answer.confidence) else confidence,

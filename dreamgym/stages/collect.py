@@ -37,14 +37,16 @@ from dreamgym.build.real.step_limit import (
 )
 from dreamgym.config.budget import dev_tasks, expert_weight
 from dreamgym.config.settings import RunConfig
-from dreamgym.envs.base import as_valid_actions, is_deterministic
+from dreamgym.envs.base import as_valid_actions, is_deterministic, tasks_of
 from dreamgym.envs.limits import StepLimit
 from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.display import progress_bar
 from worldmodel.data.rates import Rate
-from worldmodel.data.records import Episode, read_episodes, write_episodes
+from worldmodel.data.records import Episode, Task, read_episodes, write_episodes
 
+COUNTED_DEV_TASKS = 64
+"""Dev tasks up to which they are counted: no evaluation plays more by default."""
 ENVIRONMENT_NUMBERS = (
     *("deterministic", "dev_tasks"),
     *("listed_actions", "listed_actions_of"),
@@ -91,20 +93,28 @@ def _from_file(run: Run) -> dict[str, Any]:
         return _write(run, train, dev, step_limit_from_episodes(run.config, train))
     with contextlib.closing(make_env(run)) as env:
         limit = step_limit_from_env(run.config, env)
+        name = run.config.env.id
         numbers = {
             "deterministic": is_deterministic(env),
+            **_dev_task_count(tasks_of(env, name, "dev", COUNTED_DEV_TASKS)),
             "listed_actions": None,  # nothing was recorded to judge the list by
             "listed_actions_of": None if as_valid_actions(env) is None else 0,
         }
     return _write(run, train, dev, limit) | numbers
 
 
+def _dev_task_count(tasks: Sequence[Task]) -> dict[str, int]:
+    """Return how many dev tasks there are, where they are so few that it matters."""
+    return {"dev_tasks": len(tasks)} if len(tasks) < COUNTED_DEV_TASKS else {}
+
+
 def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
     c, seed, real_steps = run.config.collect, run.config.seed, run.real_steps
     name, lists = run.config.env.id, run.config.policy.admissible_actions > 0
     train = games_of(env, name, "train", c.train_tasks)
-    dev = games_of(env, name, "dev", c.dev_tasks)
-    listed_dev = len(dev)
+    dev = games_of(env, name, "dev", max(c.dev_tasks, COUNTED_DEV_TASKS))
+    counts = _dev_task_count(dev)
+    dev = dev[: c.dev_tasks]
     limit = step_limit_from_env(run.config, env)
     episodes, dev_steps = c.episodes, 0
     if real_steps.left is not None:
@@ -161,21 +171,16 @@ def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
                 "got none; the errors are printed above"
             )
     _warn_of_broken(name, failures, [*train_episodes, *dev_episodes])
-    counts = {f"broken/{kind}": n for kind, n in sorted(failures.items())}
+    broken = {f"broken/{kind}": n for kind, n in sorted(failures.items())}
     numbers = {
         "deterministic": is_deterministic(env),
-        # Where the environment has fewer than were asked for: all that there are.
-        **(
-            {"dev_tasks": listed_dev}
-            if listed_dev < run.config.collect.dev_tasks
-            else {}
-        ),
+        **counts,
         "real_transitions": 0,  # they are counted as they are taken
         # Of the expert's actions; without one, of those not taken from the list.
         "listed_actions": listed.json()["mean"],
         "listed_actions_of": None if as_valid_actions(env) is None else listed.count,
     }
-    return _write(run, train_episodes, dev_episodes, limit) | numbers | counts
+    return _write(run, train_episodes, dev_episodes, limit) | numbers | broken
 
 
 def _warn_of_broken(

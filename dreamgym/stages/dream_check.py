@@ -128,9 +128,11 @@ def _comparable_games(
         policy.strict,
         policy.memory,
     )
-    free = f"{name}-unshielded"
+    record = f"{name}-no-shield"
     later = dev_game_steps(run, later=len(TRAINED_IN_DREAM))
-    if played := play_first_dev_games(run, free, player, SHIELDED_GAMES, reserve=later):
+    if played := play_first_dev_games(
+        run, record, player, SHIELDED_GAMES, reserve=later
+    ):
         return played
     print(
         "dream_check: the policy keeps to the valid actions, which the dream does not "

@@ -336,7 +336,7 @@ STAGES = StageTable(
                 "dream_check",
             ),
             writes=(
-                *_dev_games("warmstart", "warmstart-unshielded", "bc-unshielded"),
+                *_dev_games("warmstart", "warmstart-no-shield", "bc-no-shield"),
                 *("remedy", "curves/dream_check.jsonl"),
             ),
             command="dream-check",

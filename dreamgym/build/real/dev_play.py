@@ -220,8 +220,11 @@ def _play_once(
 ) -> list[Trajectory]:
     """Return the games of a file, which are played where it does not hold them.
 
-    No file is written where a budget pays for none of them.
+    No file is written where a budget pays for none of them. A few that all broke, as
+    others did in collection, are recorded and not returned: they decide nothing.
     """
+    if path.is_file() and _all_broke(evaluate.trajectories(path), tasks):
+        return []
     left = run.real_steps.left
     if left is not None:
         left = max(left - reserve, 0)
@@ -233,23 +236,35 @@ def _play_once(
             played = play_dev_tasks(run, policy, envs, tasks, left)
         if not played:
             return []
-        if not _only_unlucky(run, played, tasks, path.stem):
+        unlucky = _is_unlucky(run, played, tasks, path.stem)
+        if not unlucky:
             check_some_scored(run, played, path.stem)
         write_episodes(path, [t.episode for t in played], check=False)
+        if unlucky:
+            return []
     return evaluate.trajectories(path)
 
 
-def _only_unlucky(
+def _all_broke(played: Sequence[Trajectory], tasks: Sequence[Task]) -> bool:
+    """Return whether these are a few games of the first tasks that all broke."""
+    ids = [t.episode.task.id for t in played]
+    return (
+        0 < len(played) < ENOUGH_BROKEN
+        and ids == [t.id for t in tasks[: len(ids)]]
+        and all(t.error is not None for t in played)
+    )
+
+
+def _is_unlucky(
     run: Run, played: Sequence[Trajectory], tasks: Sequence[Task], name: str
 ) -> bool:
-    """Return whether a few games that all broke decide nothing, which is printed.
+    """Return whether a few games all broke by bad luck, which is printed.
 
-    They do where collection met broken games, too, and the environment can still begin
+    They did where collection met broken games, too, and the environment can still begin
     one; else it is down.
     """
-    broke = all(t.error is not None for t in played)
     breaks = any(k.startswith("broken/") for k in run.numbers("collect"))
-    if not (broke and breaks) or len(played) >= ENOUGH_BROKEN:
+    if not breaks or not _all_broke(played, tasks):
         return False
     try:
         with contextlib.closing(make_env(run)) as env:
@@ -271,12 +286,17 @@ def dreamed_dev_games(
 
     `folder` is the one of the experience model. Where no real dev games are played they
     are as many as the settings ask for: to begin a task takes no real step. Without an
-    environment they are the tasks of the dev episodes.
+    environment that has some they are the tasks of the dev episodes.
     """
     count = dev_games(run) or run.config.train.monitor.real_eval_tasks
+    tasks: list[Task] = []
     if run.config.env.id and count:
-        tasks = dev_tasks(run, count)
-    else:
+        try:
+            tasks = dev_tasks(run, count)
+        except (RunError, ConnectionError):
+            if dev_games(run):
+                raise
+    if not tasks:
         dev = read_episodes(run.path("dev.jsonl"))
         tasks = list({e.task.id: e.task for e in dev}.values())[:count]
     tasks = [t for t in tasks if t.initial_state]

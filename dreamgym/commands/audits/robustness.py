@@ -47,6 +47,10 @@ def robustness(
     if not run.config.env.id:
         raise_no_games(run)
     available = [p for p in POLICIES if run.path(f"policies/{p}/config.json").is_file()]
+    if not available:
+        raise RunError(
+            f"{run.root}: no policy is trained yet (dreamgym quickstart, or bc)"
+        )
     chosen = policies or available
     if unknown := [p for p in chosen if p not in available]:
         raise RunError(f"{run.root}: no policy {unknown[0]!r}; have {available}")

@@ -257,7 +257,7 @@ def check_tools(player: Player) -> None:
             player.findings.warn(
                 f"valid_actions() never lists the tool {name!r}",
                 f"its argument {never[0]!r} is an object: no values in sight are one",
-                "define valid_actions() with calls of it, or expert(): random players "
+                "define valid_actions() with calls of it: random players and branches "
                 "never take it",
             )
 

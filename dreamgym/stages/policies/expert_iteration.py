@@ -100,10 +100,12 @@ def _choose(
     )
     if numbers["kept"] != NAME:
         return Choice(False, numbers, start)
-    # What trains from this policy is compared with it, in the dream where a budget has
-    # no real steps left.
-    dreamed = dreamed_dev_games(run, experience, policy, remedy_folder(run))
-    played = {"real": play_dev_games(run, NAME, policy), "dreamed": dreamed}
+    played = {"real": play_dev_games(run, NAME, policy)}
+    if run.config.budget.real_steps:
+        # What trains from this policy is compared with it in the dream, where no real
+        # steps are left.
+        folder = remedy_folder(run)
+        played["dreamed"] = dreamed_dev_games(run, experience, policy, folder)
     return Choice(True, numbers, {k: dev_metrics(v) for k, v in played.items()})
 
 

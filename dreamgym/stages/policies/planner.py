@@ -41,9 +41,8 @@ def body(run: Run) -> dict[str, Any]:
     is required it does unless it clearly loses games, in any other it has to win more.
     Without dev games it does in such a dream alone, unless the environment draws lots:
     then the best of several dreamed sequences is the luckiest one. It does not in a
-    dream that was
-    refused, or where every dev game is won without a plan. The marker says what is
-    `kept`: "planner" with the plan, another policy without one.
+    dream that was refused, or where every dev game is won without a plan. The marker
+    says what is `kept`: "planner" with the plan, another policy without one.
     """
     plan = run.config.planner
     if not run.config.env.id:
@@ -72,13 +71,13 @@ def body(run: Run) -> dict[str, Any]:
         what="planning",
         expected_better=trusted,
     )
-    if not numbers and (reason := _why_not_unproven(run, trusted)):
+    if not numbers and (reason := _reason_not_to_plan(run, trusted)):
         note = f"it does not plan: {reason}, and no dev games were played"
         return {"kept": START, "note": note}
     return {"kept": PLANNER, "method": plan.method} | numbers
 
 
-def _why_not_unproven(run: Run, trusted: bool) -> str | None:
+def _reason_not_to_plan(run: Run, trusted: bool) -> str | None:
     """Return why nobody plans where no real dev games can tell, or None."""
     if not run.numbers("collect").get("deterministic", True):
         return "the environment draws lots"

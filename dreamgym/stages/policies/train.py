@@ -180,6 +180,14 @@ def _train_in_environment(run: Run) -> dict[str, Any]:
 def _train_in_dream(run: Run, experience: CachingExperienceModel) -> dict[str, Any]:
     train_episodes, dev = read(run)
     run_experience.check_confidence(run, experience, dev)
+    for limit in run.config.train.limits:
+        if not limit.pattern:
+            print(
+                f"train: a dream reports no costs, so that the limit of {limit.name!r} "
+                "counts none there and lowers nothing: give it a pattern of actions "
+                "(train.limits), or train in the real environment",
+                file=sys.stderr,
+            )
     start = load_policy(run, START)
     loop = run.config.train
     if run.config.policy.admissible_actions:

@@ -71,9 +71,9 @@ def body(run: Run) -> dict[str, Any]:
     if _models(method):
         # Taken out of the same budget, or IWM would be compared with fewer updates.
         first = max(int(c.iwm_share * steps), 1) if c.iwm_share else 0
-        iwm_fit = _iwm_fit(c, fit, first)
-        iwm, next_states = _iwm(run, policy, experts, branches, iwm_fit, names)
         if first:
+            iwm_fit = _iwm_fit(c, fit, first)
+            iwm, next_states = _iwm(run, policy, experts, branches, iwm_fit, names)
             final = fit_model(run, "iwm", final, iwm, iwm_fit, (), seed)
     if method == "bc":
         final = control

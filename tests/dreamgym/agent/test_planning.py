@@ -376,6 +376,33 @@ def test_a_promise_that_reality_refuted_is_on_no_path_of_a_later_attempt():
     assert ("at 2", "take coin") not in taken
 
 
+def test_a_detail_that_the_dream_has_wrong_forbids_no_right_action():
+    """Every real state has a line more than the dreamed one; the way is the same."""
+
+    class Forgetful(doubles.RuleModel):
+        def _one(self, query):
+            answer = super()._one(query)
+            return answer._replace(next_state=answer.next_state[:-1])
+
+    some = planner(
+        InOrder("go left", "go right", "take coin"),
+        Forgetful(),
+        method="a_star",
+        depth=8,
+    )
+    task = doubles.task(0, 2, 6)
+    for _ in range(4):
+        state, past, states = task.initial_state, [], []
+        for _ in range(2):
+            where = Situation(task, tuple(past), state, (), tuple(states))
+            (action,) = chosen(some, where)
+            past.append(action)
+            states.append(state)
+            state = doubles.walk(state, action).state
+        assert past == ["go right", "go right"]
+    assert some._refuted == {}
+
+
 def test_won_episodes_lead_a_star_to_a_win_in_fewer_dreamed_steps():
     def dreamed(won_actions, **settings):
         # From room 1 the coin is five steps to the right.

@@ -115,7 +115,6 @@ def test_next_states_of_steps_and_branches_have_the_names_of_their_copy():
         [helpers.episode("d", DOOR_TASK, [there])],
         [Branch(episode="d", step=0, transition=stays)],
     )
-    plain = early.iwm_examples(*arguments)
     for reasoning in (False, True):
         plain = early.iwm_examples(*arguments, reasoning=reasoning)
         copies = early.iwm_examples(

@@ -322,3 +322,12 @@ def test_to_last_until_the_limit_wins_where_that_is_winning(lasting):
     env.step("go right")
     *_, terminated, truncated, info = env.fork().step("go right")
     assert (terminated, truncated, info["success"]) == (False, True, lasting)
+
+
+def test_a_lesson_with_a_shorter_limit_is_not_won_by_lasting():
+    batch = DreamVectorEnv(doubles.RuleModel(), 1, max_steps=9, lasting_wins=True)
+    batch.max_steps = 2  # as the curriculum sets it
+    batch.reset(options={"tasks": TASKS[:1]})
+    batch.step(["go right"])
+    (last,) = batch.step(["go right"])
+    assert (last.truncated, last.success) == (True, False)

@@ -189,7 +189,7 @@ def test_a_shielded_warm_start_plays_without_its_shield_where_steps_are_left(
     replace_policy(monkeypatch, "valid")
     dream.body()
     assert len(dream.refits) == refits
-    record = run.path("dev_games/warmstart-unshielded.jsonl")
+    record = run.path("dev_games/warmstart-no-shield.jsonl")
     assert ("no real steps are left" in capsys.readouterr().err) == (players == 2)
     if not wins:
         assert len(read_episodes(record)) == len(TASKS)

@@ -60,10 +60,13 @@ _KEYS = {
 """The key of a tool's name, and the keys under which its arguments may stand."""
 _ALSO_OTHERS = frozenset({"name", "function", "action"})
 """Keys that objects have as well which are no calls: they need arguments."""
+_WITH_OBJECT = frozenset({"function", "action"})
+"""Keys of these whose arguments must be an object: a final answer has a text there."""
 _TAGS = re.compile(r"<action>(.*)</action>", re.DOTALL)
 _CALL_TAG = re.compile(r"\s*<tool_call>(.*?)(?:</tool_call>\s*|\Z)", re.DOTALL)
 """A call in its block, of which the end may be cut off."""
-_THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
+_THOUGHT = "<think>", "</think>"
+"""What a model writes around a thought before its call."""
 _FENCE = re.compile(r"```(?:json)?\s*\n\s*([{\[].*)\n\s*```", re.DOTALL)
 _OTHER_KEYS = frozenset({"when", "type", "thought", "reasoning"})
 """Keys beside a tool's name that are no arguments."""
@@ -148,8 +151,11 @@ def has_answer_form(action: str) -> bool:
 
 
 def _without_wrapper(action: str) -> str:
-    text = _THOUGHT.sub("", action, count=1) if "<think>" in action[:LONG] else action
-    text = text.strip()
+    begin, end = _THOUGHT
+    text = action.strip()
+    if text.startswith(begin):
+        thought, _, rest = text.partition(end)
+        text = (rest or thought).strip()
     for wrapper in (_TAGS, _FENCE):
         if wrapped := wrapper.fullmatch(text):
             text = wrapped[1].strip()
@@ -364,6 +370,8 @@ def _call(row: Any) -> Call | None:
     ):
         return None  # an object that only has a name, or a person's, is an answer
     tool, arguments = row[key], {} if place is None else _decoded(row[place])
+    if key in _WITH_OBJECT and not isinstance(arguments, dict):
+        return None
     named = isinstance(tool, str) and bool(tool)
     # Arguments beside the tool's name are none of these forms.
     loose = place is None and others

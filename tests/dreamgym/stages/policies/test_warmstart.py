@@ -97,6 +97,15 @@ def test_policies_begin_at_the_experience_model_or_where_it_began(tmp_path, star
 
 
 @pytest.mark.medium
+def test_a_share_of_0_makes_no_update_of_implicit_world_modelling(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(warmstart, "plays_dev_games", lambda *_: False)
+    run = made(tmp_path, method="iwm", iwm_share=0.0)
+    assert numbers(run)["iwm_examples"] == 0
+    assert lengths(run) == {"bc": 4, "warmstart": 4}
+
+
 @pytest.mark.parametrize(
     ("method", "fits"),
     [

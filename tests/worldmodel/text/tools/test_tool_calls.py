@@ -2,6 +2,7 @@
 
 import json
 import string
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -78,7 +79,10 @@ def test_every_notation_tells_the_same_call(action):
         '{"function": "sin"}',
         '{"function": "chairs the board", "name": "Ada"}',
         '{"action": "wait"}',
+        '{"action": "Final Answer", "action_input": "42"}',
+        '{"function": "f", "input": "text"}',
         "<think>It will rain.</think>",
+        "the tags <think>a</think> are removed",
     ],
 )
 def test_what_is_no_call(action):
@@ -335,3 +339,13 @@ def test_an_answer_that_is_written_as_one_is_told_from_other_text(action, form):
 def test_which_calls_of_an_action_failed(lines, count, invalid, failed):
     step = helpers.transition(("door shut",), "x", lines, invalid=invalid)
     assert failed_calls(step, count) == failed
+
+
+def test_a_thought_is_cut_at_the_beginning_alone_and_at_once():
+    quoted = "the tags <think>a</think> are removed"
+    assert read_action(quoted).answer == quoted
+    assert read_action("<think>a</think> yes").answer == "yes"
+    start = time.monotonic()
+    for text in ("<think>" * 14_000, "<think>" + " " * 80_000, "<think>a" * 9_000):
+        read_action(text)
+    assert time.monotonic() - start < 2
