@@ -63,7 +63,7 @@ _EXAMPLES = """\
 examples:
   dreamgym prefer runs/a/episodes.jsonl --to pairs.jsonl
   dreamgym prefer runs/a/episodes.jsonl --to pairs.jsonl --kind which,how
-  dreamgym prefer runs/a/dev_games/dream.jsonl runs/a/dev_games/bc.jsonl \\
+  dreamgym prefer runs/a/dev_games/warmstart.jsonl runs/a/dev_games/bc.jsonl \\
       --to pairs.jsonl --by judge --server http://127.0.0.1:8080/v1
 """
 

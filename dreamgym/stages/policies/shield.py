@@ -80,6 +80,8 @@ def body(run: Run) -> dict[str, Any]:
     if complete:
         policy.shield = keep_action
     games = play_dev_games(run, "bc", policy)
+    if not games:
+        return {}
     metrics, chance = dev_metrics(games), random_success(read(run)[0])
     invalid = [t.invalid or False for g in games for t in g.episode.transitions]
     share = float(np.mean(invalid)) if invalid else 0.0
