@@ -223,7 +223,8 @@ def _play_once(
     No file is written where a budget pays for none of them. A few that all broke, as
     others did in collection, are recorded and not returned: they decide nothing.
     """
-    if path.is_file() and _all_broke(evaluate.trajectories(path), tasks):
+    recorded = path.is_file() and path.stat().st_size > 0
+    if recorded and _all_broke(evaluate.trajectories(path), tasks):
         return []
     left = run.real_steps.left
     if left is not None:
