@@ -292,7 +292,7 @@ def _write(
         "dev_episodes": len(dev),
         "dev_transitions": sum(len(e.transitions) for e in dev),
         "real_transitions": recorded,
-        LASTING: wins_by_lasting([*train, *dev], limit.steps),
+        **({LASTING: True} if wins_by_lasting([*train, *dev], limit.steps) else {}),
     }
 
 
