@@ -81,8 +81,8 @@ class PlanningPolicy:
         self._planned: dict[tuple[str, tuple[str, ...], State], str] = {}
         """The next action of a win that "a_star" found, by task, past and state."""
         self._refuted: dict[str, set[tuple[State, str]]] = {}
-        """By task, planned actions that really won or changed nothing, in their state.
-        """
+        """By task, planned actions that should have won, or that changed nothing, each
+        with the state in which it was taken."""
         self.counts = PlanCounts()
 
     @property

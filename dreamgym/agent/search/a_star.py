@@ -135,8 +135,8 @@ class AStar:
           depth: steps of a path, at most.
           plans: won episodes to estimate the rest from.
           weight: of the estimate.
-          refuted: actions by state that really led elsewhere than in the dream; no path
-            has one.
+          refuted: actions, each with its state, that reality has shown to be useless;
+            they are on no path.
         """
         self.root = Node(at)
         self.root.extend(turns)

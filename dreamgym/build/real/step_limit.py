@@ -19,16 +19,18 @@ from worldmodel.data.records import Episode, read_episodes
 
 SETTING = "max_episode_steps"
 """The name of the setting in group `env`, and of the number in the marker."""
+LASTING = "lasting_wins"
+"""The number in the marker of collection that says how its longest episodes ended."""
+ENOUGH_LASTING = 3
+"""Episodes until the step limit that show whether lasting is winning."""
+LASTING_SHARE = 0.9
+"""The share of them that must have been won."""
 
 
 def step_limit(run: Run) -> int:
     """Return how many steps an episode of a run may have, once `collect` is done."""
     setting = run.config.env.max_episode_steps
     return setting or int(run.numbers("collect").get(SETTING, limits.DEFAULT))
-
-
-LASTING = "lasting_wins"
-"""The number in the marker of collection that says how its longest episodes ended."""
 
 
 def lasting_wins(run: Run) -> bool:
@@ -47,12 +49,6 @@ def wins_by_lasting(episodes: Sequence[Episode], max_steps: int) -> bool:
         if len(e.transitions) >= max_steps and not e.transitions[-1].terminated
     ]
     return len(won) >= ENOUGH_LASTING and sum(won) >= LASTING_SHARE * len(won)
-
-
-ENOUGH_LASTING = 3
-"""Episodes until the step limit that show whether lasting is winning."""
-LASTING_SHARE = 0.9
-"""The share of them that must have been won."""
 
 
 def step_limit_from_env(config: RunConfig, env: gymnasium.Env) -> StepLimit:

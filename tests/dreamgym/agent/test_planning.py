@@ -337,6 +337,20 @@ def test_a_win_that_comes_as_it_was_dreamed_is_not_searched_again():
     assert dreamed_steps("dance", actions=["go right"])[1] > 0
 
 
+def attempt(some, task, length):
+    """Play a task; return the states, the actions, and whether each was searched."""
+    state, past, states, searched = task.initial_state, [], [], []
+    for _ in range(length):
+        before = some.counts.dreamed_steps
+        where = Situation(task, tuple(past), state, (), tuple(states))
+        (action,) = chosen(some, where)
+        past.append(action)
+        states.append(state)
+        searched.append(some.counts.dreamed_steps > before)
+        state = doubles.walk(state, action).state
+    return [s[0] for s in states], past, searched
+
+
 def test_a_promise_that_reality_refuted_is_on_no_path_of_a_later_attempt():
     """The dream has the coin in room 2, where there is none: it is in room 4."""
 
@@ -358,22 +372,11 @@ def test_a_promise_that_reality_refuted_is_on_no_path_of_a_later_attempt():
         depth=8,
     )
     task = doubles.task(0, 4, 6)
-    searched = []
-    for _ in range(2):
-        state, past, states = task.initial_state, [], []
-        for _ in range(4):
-            before = some.counts.dreamed_steps
-            where = Situation(task, tuple(past), state, (), tuple(states))
-            (action,) = chosen(some, where)
-            past.append(action)
-            states.append(state)
-            searched.append(some.counts.dreamed_steps > before)
-            state = doubles.walk(state, action).state
-        taken = [(s[0], a) for s, a in zip(states, past, strict=True)]
-        if len(searched) == 4:
-            assert ("at 2", "take coin") in taken  # the plan is followed, unsearched
-            assert searched == [True, False, False, True]
-    assert ("at 2", "take coin") not in taken
+    places, actions, searched = attempt(some, task, 4)
+    assert ("at 2", "take coin") in zip(places, actions, strict=True)
+    assert searched == [True, False, False, True]  # the plan is followed until then
+    places, actions, _ = attempt(some, task, 4)
+    assert ("at 2", "take coin") not in zip(places, actions, strict=True)
 
 
 def test_a_detail_that_the_dream_has_wrong_forbids_no_right_action():
@@ -392,14 +395,7 @@ def test_a_detail_that_the_dream_has_wrong_forbids_no_right_action():
     )
     task = doubles.task(0, 2, 6)
     for _ in range(4):
-        state, past, states = task.initial_state, [], []
-        for _ in range(2):
-            where = Situation(task, tuple(past), state, (), tuple(states))
-            (action,) = chosen(some, where)
-            past.append(action)
-            states.append(state)
-            state = doubles.walk(state, action).state
-        assert past == ["go right", "go right"]
+        assert attempt(some, task, 2)[1] == ["go right", "go right"]
     assert some._refuted == {}
 
 

@@ -113,6 +113,8 @@ def test_a_shield_that_there_is_not_is_said(name):
     with pytest.raises(ValueError, match="shield must be"):
         doubles.policy(shield=name)
     assert PolicyConfig().shield == "auto"
+    with pytest.raises(ValueError, match='"auto", "valid", "module:function" or ""'):
+        PolicyConfig(shield="vaild")  # before anything is collected
     assert shield_for("auto") is None  # a run decides
 
 

@@ -118,3 +118,14 @@ def test_a_finished_run_plays_its_test_games_with_a_plan(tmp_path, capsys):
     assert 0 <= numbers["overruled"] <= 1
     assert not other.path("policies/dream").exists()  # nothing was trained for it
     assert (tmp_path / "r" / "test" / "bc.jsonl").is_file()
+
+
+def test_a_policy_of_another_command_is_left_out_of_the_table(tmp_path):
+    """The plan's run has the settings of the run, and these name no pairs."""
+    for pairs, names in (("", ["bc"]), ("pairs.jsonl", ["bc", "dpo"])):
+        run = Run(tmp_path / (pairs or "none"), preset("tiny", {"dpo.pairs": pairs}))
+        for name in ("bc", "dpo"):
+            for file in (f"policies/{name}/config.json", f"test/{name}.jsonl"):
+                run.path(file).parent.mkdir(parents=True, exist_ok=True)
+                run.path(file).write_text("{}")
+        assert planning._policies(run) == names

@@ -60,6 +60,12 @@ def test_the_memory_of_an_episode_is_printed_and_begins_anew(run):
     assert "refused" not in text
 
 
+def test_an_unknown_command_is_no_action(run):
+    text = played(run, ":help", ":memory", index=0)
+    assert ":new, :memory or :quit" in text
+    assert ":help: calls" not in text
+
+
 def test_new_plays_the_next_task_and_quit_ends(run):
     text = played(run, ":new", ":quit", "fly", index=0)
     assert "unknown action" not in text

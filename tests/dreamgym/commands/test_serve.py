@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ pytest.importorskip("uvicorn", reason="the extra serve is not installed")
 
 from dreamgym import cli
 from dreamgym.cli import serving
+from dreamgym.commands import serve
 from tests.dreamgym.serving.common import Client, code
 from tests.dreamgym.serving.runs import fitted_run
 
@@ -92,6 +94,7 @@ def test_an_environment_is_served_until_ctrl_c():
     [
         (["nowhere"], "unknown environment 'nowhere'"),
         (["."], "no run there (no manifest.json)"),
+        (["runs/none"], "runs/none: no such run directory"),
         (["tests.doubles:Corridor", "--host", "0.0.0.0"], "needs a token"),
         (["tests.doubles:Corridor", "--token-env", "NOT_SET"], "NOT_SET: the variable"),
         (["tests.doubles:Corridor", "--port", "70000"], "--port must be 0 to 65535"),
@@ -103,6 +106,16 @@ def test_what_cannot_be_served_is_said(args, message, capsys, tmp_path, monkeypa
     monkeypatch.delenv("NOT_SET", raising=False)
     assert cli.main(["serve", *args]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken_is_said_before_anything_is_loaded(monkeypatch, capsys):
+    monkeypatch.setattr(serve, "open_world", lambda *_, **__: pytest.fail("opened"))
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        assert cli.main(["serve", "tests.doubles:Corridor", "--port", port]) != 0
+    error = capsys.readouterr().err
+    assert f"127.0.0.1:{port}" in error
+    assert "choose another --port (0 takes a free one)" in error
 
 
 def test_a_missing_extra_is_named(monkeypatch, capsys):

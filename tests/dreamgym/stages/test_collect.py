@@ -342,3 +342,17 @@ def test_given_episodes_count(tmp_path):
         budgeted(tmp_path / "a", 9, **settings, **{"budget.real_steps": least - 1})
     _, numbers = budgeted(tmp_path / "b", 9, **settings, **{"budget.real_steps": least})
     assert numbers["real_transitions"] == steps
+
+
+def test_an_episode_that_cannot_be_read_back_does_not_cost_the_others(tmp_path, capsys):
+    sound = doubles.expert(doubles.tasks("train")[0])
+    half = dataclasses.replace(sound.transitions[0], valid_actions=("open \ud800",))
+    odd = dataclasses.replace(sound, id="odd", transitions=(half,))
+    path = tmp_path / "episodes.jsonl"
+    assert collect._write_readable(path, [odd, sound]) == [sound]
+    assert read_episodes(path) == [sound]
+    error = capsys.readouterr().err
+    assert "'odd' is left out" in error
+    assert "surrogates not allowed" in error
+    with pytest.raises(RunError, match="none of 1 episodes could be written"):
+        collect._write_readable(path, [odd])
