@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from curriculum.config import POOLINGS
 from worldmodel.data.records import Task
 from worldmodel.text.ngrams import HashedNgrams, unit
+from worldmodel.text.task_variations import task_text
 
 DIMENSIONS = 256
 RESTARTS = 4
@@ -83,18 +84,14 @@ class Lexical:
 
     def __init__(self, tasks: Sequence[Task], count: int, *, seed: int):
         self._hashed = HashedNgrams(DIMENSIONS)
-        texts = sorted({_text(t) for t in tasks})
+        texts = sorted({task_text(t) for t in tasks})
         rows = np.stack([self._hashed.vector(t) for t in texts])
         _, self._centres = spherical_kmeans(rows, count, seed=seed)
 
     def __call__(self, task: Task) -> str:
         """Return the name of a task's cluster."""
-        cosines = self._centres @ self._hashed.vector(_text(task))
+        cosines = self._centres @ self._hashed.vector(task_text(task))
         return f"lexical-{int(np.argmax(cosines))}"
-
-
-def _text(task: Task) -> str:
-    return "\n".join((task.instruction, *task.initial_state))
 
 
 def namer(

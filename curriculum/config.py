@@ -57,6 +57,10 @@ class FeasibilityConfig:
     rollouts: int = 0
     """Rollouts of the current policy that look for a plan: one of them must win; 0
     disables the test."""
+    max_distance: float = 0.5
+    """Largest distance from 1/2 of the share of these rollouts that are won, in
+    [0, 0.5]: at 0.25 one to three of four must be won, so that a task is neither too
+    easy nor too hard. 0.5 refuses no task that one of them wins."""
     samples: int = 0
     """Answers to the first actions of which at least `agreement` must agree; 0 disables
     the test."""
@@ -70,6 +74,15 @@ class FeasibilityConfig:
             raise ValueError(
                 "rollouts must be >= 0 and samples 0 or >= 2 (one agrees with "
                 f"itself), got {self.rollouts} and {self.samples}"
+            )
+        if not 0.0 <= self.max_distance <= 0.5:
+            raise ValueError(
+                f"max_distance must be in [0, 0.5], got {self.max_distance}"
+            )
+        if self.max_distance < 0.5 and not self.rollouts:
+            raise ValueError(
+                "max_distance is about the share of won rollouts, and rollouts is 0: "
+                "set rollouts to >= 2, or leave max_distance out"
             )
         if self.actions < 1 or not 0.0 <= self.agreement <= 1.0:
             raise ValueError(

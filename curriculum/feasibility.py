@@ -2,7 +2,8 @@
 
 dreamgym/training/feasibility.py asks the dream and passes the numbers here. There are
 two questions: does the dream know what happens at this start (several samples of its
-answers agree), and does some plan win (one of n rollouts does)?
+answers agree), and does some plan win (one of n rollouts does, or, where tasks are to
+be neither too easy nor too hard, about half of them)?
 """
 
 import collections
@@ -17,6 +18,7 @@ Feasible = Callable[[Sequence[Task]], Sequence[str | None]]
 NO_AGREEMENT = "disagreement"
 NO_PLAN = "no plan"
 UNSCORED = "unscored"
+TOO_EASY, TOO_HARD = "too easy", "too hard"
 
 
 def agreement(answers: Sequence[Sequence[Hashable | None]]) -> float:
@@ -58,4 +60,6 @@ def refusal_reason(
         return UNSCORED
     if config.rollouts and not won:
         return NO_PLAN
+    if config.rollouts and abs(won / scored - 0.5) > config.max_distance + 1e-9:
+        return TOO_EASY if 2 * won > scored else TOO_HARD
     return None

@@ -17,6 +17,14 @@ from curriculum.pool import TaskPool
 from worldmodel.data.records import State, Task
 from worldmodel.text import state_format
 from worldmodel.text.state_format import StateFormat
+from worldmodel.text.task_variations import (
+    MAX_SEEDS,
+    SeedTask,
+    nearest_tasks,
+)
+
+CANDIDATES = 128
+"""The most valuable tasks of a family, among which similar ones are looked for."""
 
 
 @runtime_checkable
@@ -31,8 +39,13 @@ class Proposer(Protocol):
         """
         ...
 
-    def __call__(self, seeds: Sequence[Task], /) -> Sequence[Task | None]:
-        """Return a variation of each seed task, or None where there is none."""
+    def __call__(
+        self, groups: Sequence[Sequence[SeedTask]], /
+    ) -> Sequence[Task | None]:
+        """Return a new task from each group of seed tasks, None where there is none.
+
+        It is of the family of the group's first task.
+        """
         ...
 
 
@@ -40,12 +53,14 @@ class Proposer(Protocol):
 class FunctionProposer:
     """A function as a Proposer."""
 
-    function: Callable[[Sequence[Task]], Sequence[Task | None]]
+    function: Callable[[Sequence[Sequence[SeedTask]]], Sequence[Task | None]]
     starts_in_environment: bool = False
 
-    def __call__(self, seeds: Sequence[Task], /) -> Sequence[Task | None]:
+    def __call__(
+        self, groups: Sequence[Sequence[SeedTask]], /
+    ) -> Sequence[Task | None]:
         """See Proposer."""
-        return self.function(seeds)
+        return self.function(groups)
 
 
 class TaskFormat(NamedTuple):
@@ -83,6 +98,39 @@ def seeds(pool: TaskPool, count: int, rng: np.random.Generator) -> list[Task]:
     jitter = rng.random(len(entries)) * 1e-6  # breaks ties at random, not by order
     order = np.argsort(pool.values(entries, optimism=0.0) + jitter)[::-1][:count]
     return [entries[i].task for i in order]
+
+
+def seed_groups(
+    pool: TaskPool, count: int, rng: np.random.Generator
+) -> list[list[SeedTask]]:
+    """Return the seeds of `count` proposals: a valuable task and similar ones.
+
+    The others are drawn among the NEAREST of the family's CANDIDATES most valuable
+    tasks. Each has the share of its rollouts that were won.
+    """
+    firsts = seeds(pool, count, rng)
+    ranked: dict[str, list[Task]] = {}
+    for task in seeds(pool, len(pool.entries), rng):
+        ranked.setdefault(task.family, []).append(task)
+    groups: dict[str, list[SeedTask]] = {}
+    for family in {first.family for first in firsts}:
+        of_family = [first for first in firsts if first.family == family]
+        # Behind the candidates may stand a first task that is less valuable.
+        tasks = list(
+            {t.id: t for t in (*ranked[family][:CANDIDATES], *of_family)}.values()
+        )
+        nearest = dict(zip((t.id for t in tasks), nearest_tasks(tasks), strict=True))
+        for first in of_family:
+            drawn = rng.permutation(np.array(nearest[first.id], int))[: MAX_SEEDS - 1]
+            group = [first, *(tasks[i] for i in drawn)]
+            groups[first.id] = [_with_success(pool, task) for task in group]
+    return [groups[first.id] for first in firsts]
+
+
+def _with_success(pool: TaskPool, task: Task) -> SeedTask:
+    entry = pool.entries[task.id]
+    tries = entry.rollouts
+    return SeedTask(task, entry.successes / tries if tries else None)
 
 
 def proposal_error(
@@ -124,9 +172,10 @@ def extend(
     """
     if count == 0:
         return {}
-    seed_tasks = seeds(pool, count, rng)
+    groups = seed_groups(pool, count, rng)
+    firsts = [group[0].task for group in groups]
     real = propose.starts_in_environment
-    passed, counts = _filter_proposals(pool, seed_tasks, propose(seed_tasks), real=real)
+    passed, counts = _filter_proposals(pool, firsts, propose(groups), real=real)
     reasons: Sequence[str | None] = [None] * len(passed)
     if feasible is not None and passed:
         reasons = feasible(passed)

@@ -271,7 +271,8 @@ def task_quotas(
 ) -> list[TaskQuota]:
     """Return the lesson's task mixture for sampler.sample.
 
-    `steps` holds lengths of known plans by task id; a generated task has its seed's.
+    `steps` holds lengths of known plans by task id; a generated task has that of its
+    first seed, or of the next one whose plan is known.
     """
     plan_lengths = {} if steps is None else steps
     entries = list(pool.entries.values())
@@ -280,7 +281,7 @@ def task_quotas(
 
     def predicate(task_filter: TaskFilter):
         def fits(entry: Entry) -> bool:
-            ids = (entry.task.id, *reversed(entry.task.lineage))
+            ids = (entry.task.id, *entry.task.lineage)
             plan = next((plan_lengths[i] for i in ids if i in plan_lengths), None)
             return task_filter.fits(
                 entry.task, steps=plan, success=success[entry.task.id]

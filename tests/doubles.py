@@ -29,6 +29,7 @@ from worldmodel.fitting import supervised
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.config import OptimizerConfig
 from worldmodel.memory import ReplayMemory
+from worldmodel.text.task_variations import SeedTask
 from worldmodel.text.tokenizer import TextTokenizer
 
 # Tests use them by these names.
@@ -57,9 +58,11 @@ class RuleModel:
         problem = "garbled" if query.action in self.broken else None
         return Prediction(got.state, got.reward, outcome, "", 1.0, problem)
 
-    def vary(self, tasks: Sequence[Task], *, key: jax.Array) -> list[Task | None]:
+    def vary(
+        self, groups: Sequence[Sequence[SeedTask]], *, key: jax.Array
+    ) -> list[Task | None]:
         del key  # deterministic: the coin moves one room on
-        return [self._moved(t) for t in tasks]
+        return [self._moved(group[0].task) for group in groups]
 
     def _moved(self, seed: Task) -> Task:
         at, goal, end = (int(line.split()[1]) for line in seed.initial_state[:3])
@@ -116,8 +119,10 @@ class Known(LocalExperienceModel):
     def predict(self, queries: Sequence[Query]) -> list[Prediction]:
         return self._rules.predict(queries)
 
-    def vary(self, tasks: Sequence[Task], *, key: jax.Array) -> list[Task | None]:
-        return self._rules.vary(tasks, key=key)
+    def vary(
+        self, groups: Sequence[Sequence[SeedTask]], *, key: jax.Array
+    ) -> list[Task | None]:
+        return self._rules.vary(groups, key=key)
 
 
 # --- policies ----------------------------------------------------------------

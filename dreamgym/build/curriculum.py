@@ -1,7 +1,8 @@
 """The task generator of a run: proposes variations of valuable tasks.
 
-settings -> Proposer: seed tasks -> a variation or None for each. Variations come from
-the experience model or from a rule. The rule is the environment's own, if it can vary
+settings -> Proposer: groups of seed tasks -> a new task or None for each. It comes from
+the experience model, which reads the whole group, or from a rule, which varies its
+first task. The rule is the environment's own, if it can vary
 its tasks (each costs a real reset, which is counted); otherwise the entities named in
 the task's texts are renamed, which needs no environment.
 """
@@ -23,6 +24,7 @@ from dreamgym.envs import base, registry, restarting
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Task
 from worldmodel.experience.base import ExperienceModel
+from worldmodel.text.task_variations import SeedTask
 
 
 def proposer(
@@ -42,11 +44,12 @@ def proposer(
     if config.generator == "none" or not config.proposals_per_update:
         return None
 
-    def number(seeds: Sequence[Task]) -> int:
-        return content_seed(seed, pool.next_update, *(t.id for t in seeds))
+    def number(tasks: Sequence[Task]) -> int:
+        return content_seed(seed, pool.next_update, *(t.id for t in tasks))
 
-    def by_model(seeds: Sequence[Task]) -> list[Task | None]:
-        return experience.vary(seeds, key=jax.random.key(number(seeds)))
+    def by_model(groups: Sequence[Sequence[SeedTask]]) -> list[Task | None]:
+        key = jax.random.key(number([s.task for group in groups for s in group]))
+        return experience.vary(groups, key=key)
 
     if config.generator == "model":
         return FunctionProposer(by_model)
@@ -55,9 +58,10 @@ def proposer(
         return _Real(pool, env, number)
     rule = Renaming(_seeds(pool))
 
-    def by_text(seeds: Sequence[Task]) -> list[Task | None]:
-        rng = np.random.default_rng(number(seeds))
-        return [rule.vary(task, rng) for task in seeds]
+    def by_text(groups: Sequence[Sequence[SeedTask]]) -> list[Task | None]:
+        tasks = [group[0].task for group in groups]
+        rng = np.random.default_rng(number(tasks))
+        return [rule.vary(task, rng) for task in tasks]
 
     return FunctionProposer(by_text)
 
@@ -72,14 +76,15 @@ class _Real:
     ):
         self._pool, self._env, self._number = pool, env, number
 
-    def __call__(self, seeds: Sequence[Task]) -> list[Task | None]:
+    def __call__(self, groups: Sequence[Sequence[SeedTask]]) -> list[Task | None]:
         """See generator.Proposer."""
+        tasks = [group[0].task for group in groups]
         rng, env = (
-            np.random.default_rng(self._number(seeds)),
+            np.random.default_rng(self._number(tasks)),
             restarting.open_env(self._env.id, make=instance_maker(self._env)),
         )
         try:
-            return [_varied(env, self._pool, task, rng) for task in seeds]
+            return [_varied(env, self._pool, task, rng) for task in tasks]
         finally:
             env.close()
 

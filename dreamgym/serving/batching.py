@@ -20,6 +20,7 @@ from worldmodel.experience.base import (
     Prediction,
     Query,
 )
+from worldmodel.text.task_variations import SeedTask
 
 MAX_BATCH = 64
 """Queries of one call, at most: as many as the sampler computes side by side."""
@@ -86,9 +87,11 @@ class BatchedExperienceModel(ExperienceModel):
             self._changed.notify()
         return [request.answer.result() for request in requests]
 
-    def vary(self, tasks: Sequence[Task], *, key: jax.Array) -> list[Task | None]:
+    def vary(
+        self, groups: Sequence[Sequence[SeedTask]], *, key: jax.Array
+    ) -> list[Task | None]:
         """Return a variation of each task; it is not batched with others."""
-        return self._model.vary(tasks, key=key)
+        return self._model.vary(groups, key=key)
 
     def close(self) -> None:
         """Answer what waits, then end the thread."""

@@ -48,6 +48,34 @@ def test_verdicts(agreed, won, scored, reason):
     assert refusal_reason(BOTH, agreement_rate=agreed, won=won, scored=scored) == reason
 
 
+@pytest.mark.parametrize(
+    ("max_distance", "won", "scored", "reason"),
+    [
+        (0.25, 0, 4, "no plan"),
+        (0.25, 1, 4, None),
+        (0.25, 3, 4, None),
+        (0.25, 4, 4, "too easy"),
+        (0.1, 1, 4, "too hard"),
+        (0.1, 2, 4, None),
+        (0.3, 1, 5, None),
+        (0.3, 4, 5, None),
+        (0.0, 1, 2, None),
+        (0.0, 1, 3, "too hard"),
+        (0.5, 4, 4, None),
+    ],
+)
+def test_tasks_that_are_won_too_often_or_too_seldom_are_refused(
+    max_distance, won, scored, reason
+):
+    config = FeasibilityConfig(rollouts=4, max_distance=max_distance)
+    assert refusal_reason(config, agreement_rate=None, won=won, scored=scored) == reason
+
+
+def test_a_distance_without_rollouts_is_refused():
+    with pytest.raises(ValueError, match=r"max_distance .* rollouts is 0"):
+        FeasibilityConfig(max_distance=0.25)
+
+
 def test_what_is_not_asked_for_refuses_nothing():
     assert (
         refusal_reason(FeasibilityConfig(), agreement_rate=None, won=0, scored=0)
@@ -67,6 +95,7 @@ def test_what_is_not_asked_for_refuses_nothing():
         ("samples", -2),
         ("actions", 0),
         ("agreement", 1.5),
+        ("max_distance", 0.6),
     ],
 )
 def test_bad_settings_are_refused_by_name(setting, value):

@@ -10,6 +10,7 @@ from curriculum import generator
 from curriculum.generator import FunctionProposer
 from curriculum.pool import TaskPool
 from tests import doubles, helpers
+from worldmodel.text.task_variations import MAX_SEEDS, SeedTask
 
 SEED = doubles.task(0, 2, 3)
 
@@ -39,6 +40,52 @@ def test_seeds_are_never_generated_tasks_and_ties_fall_at_random():
     }
     assert 2 <= len(first) <= 6
     assert "new" not in first
+
+
+def test_a_valuable_task_stands_before_similar_ones_with_their_success():
+    near = [
+        dataclasses.replace(SEED, id=f"near{i}", instruction=f"take coin {i}")
+        for i in range(6)
+    ]
+    far = [
+        dataclasses.replace(SEED, id=f"far{i}", instruction=f"count sheep, {i} a day")
+        for i in range(20)
+    ]
+    other = dataclasses.replace(SEED, id="other", family="another")
+    pool = TaskPool([*far, *near, other])
+    helpers.record(pool, "near2", [True, False], 0)
+    helpers.record(pool, "near4", [True, False, False, False], 0)
+    drawn = set()
+    for seed in range(20):
+        (group,) = generator.seed_groups(pool, 1, np.random.default_rng(seed))
+        assert group[0] == SeedTask(near[2], 0.5)
+        assert len(group) == MAX_SEEDS
+        assert len({s.task.id for s in group}) == MAX_SEEDS
+        successes = {s.task.id: s.success for s in group}
+        assert successes.pop("near4", 0.25) == 0.25
+        assert set(successes.values()) <= {0.5, None}
+        drawn |= {s.task.id for s in group}
+    # Five are as near, and three more make up the eight nearest.
+    assert {t.id for t in near} <= drawn
+    assert len(drawn) <= 1 + 8
+    assert "other" not in drawn
+
+
+def test_a_task_that_is_alone_in_its_family_is_its_only_seed():
+    other = dataclasses.replace(SEED, id="other", family="another")
+    groups = generator.seed_groups(TaskPool([SEED, other]), 2, np.random.default_rng(0))
+    assert sorted([s.task.id for s in group] for group in groups) == [
+        [SEED.id],
+        ["other"],
+    ]
+
+
+def test_a_first_task_beyond_the_candidates_has_seeds(monkeypatch):
+    monkeypatch.setattr(generator, "CANDIDATES", 2)
+    tasks = [dataclasses.replace(SEED, id=f"{i}", instruction=f"{i}") for i in range(6)]
+    groups = generator.seed_groups(TaskPool(tasks), 6, np.random.default_rng(0))
+    assert len({group[0].task.id for group in groups}) == 6
+    assert all(len(group) == MAX_SEEDS for group in groups)
 
 
 KIND = generator.task_format([SEED, doubles.task(3, 1, 3)])
@@ -209,9 +256,10 @@ def test_extend_takes_in_the_good_and_counts_the_rest():
     queries = []
 
     @FunctionProposer
-    def propose(seeds):
-        queries.extend(t.id for t in seeds)
-        return [answers[t.id] for t in seeds]
+    def propose(groups):
+        firsts = [group[0].task.id for group in groups]
+        queries.extend(firsts)
+        return [answers[first] for first in firsts]
 
     got = generator.extend(pool, propose, 3, np.random.default_rng(0))
     assert sorted(queries) == sorted(answers)
@@ -226,9 +274,9 @@ def test_extend_asks_for_as_many_as_told():
     model = doubles.RuleModel()
 
     @FunctionProposer
-    def propose(seeds):
-        assert len(seeds) == 3
-        return model.vary(seeds, key=jax.random.key(0))
+    def propose(groups):
+        assert len(groups) == 3
+        return model.vary(groups, key=jax.random.key(0))
 
     got = generator.extend(pool, propose, 3, np.random.default_rng(1))
     assert sum(got.values()) == 3
@@ -243,8 +291,8 @@ def test_what_cannot_be_solved_stays_out_with_its_reason():
     model = doubles.RuleModel()
 
     @FunctionProposer
-    def propose(seeds):
-        return model.vary(seeds, key=jax.random.key(0))
+    def propose(groups):
+        return model.vary(groups, key=jax.random.key(0))
 
     tried = []
 
@@ -272,7 +320,7 @@ def test_nothing_is_tried_out_that_the_text_refuses():
     def feasible(tasks):
         raise AssertionError(f"{tasks} must not be tried")
 
-    nothing = FunctionProposer(lambda seeds: [None for _ in seeds])
+    nothing = FunctionProposer(lambda groups: [None for _ in groups])
     rng = np.random.default_rng(0)
     got = generator.extend(pool, nothing, 1, rng, feasible=feasible)
     assert got == {"form": 1}
@@ -282,8 +330,10 @@ def test_two_proposals_of_one_text_are_one_task():
     pool = TaskPool([doubles.task(0, 1, 3), doubles.task(0, 2, 3)])
 
     @FunctionProposer
-    def propose(seeds):
-        return [dataclasses.replace(variant(), id=f"new{i}") for i in range(len(seeds))]
+    def propose(groups):
+        return [
+            dataclasses.replace(variant(), id=f"new{i}") for i in range(len(groups))
+        ]
 
     got = generator.extend(pool, propose, 2, np.random.default_rng(0))
     assert got == {"accepted": 1, "duplicate": 1}

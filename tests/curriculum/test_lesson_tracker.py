@@ -23,6 +23,7 @@ from tests.curriculum.test_lessons import (
     SILENT,
     tool_task,
 )
+from worldmodel.text.task_variations import seed_tasks
 
 
 def test_the_when_stage_draws_half_and_half():
@@ -44,7 +45,7 @@ def test_games_go_by_the_length_of_their_plans_and_variations_by_their_seeds():
     tasks = [doubles.task(0, g, 6) for g in range(7)]
     plans = {t.id: float(len(doubles.plan(t.initial_state))) for t in tasks}
     pool = TaskPool(tasks)
-    (made,) = doubles.RuleModel().vary([tasks[6]], key=None)
+    (made,) = doubles.RuleModel().vary(seed_tasks([tasks[6]]), key=None)
     pool.add_generated(made)
     staged = LessonTracker(lesson_presets.game_lessons(plans=(2, 5)), LessonConfig())
 

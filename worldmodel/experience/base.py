@@ -18,6 +18,7 @@ from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
 from worldmodel.text.state_format import StateFormat
 from worldmodel.text.task_options import renamed_words, with_renamed_words
+from worldmodel.text.task_variations import SeedTask
 
 SAMPLES = 3
 SAMPLED = 1000
@@ -76,8 +77,13 @@ class ExperienceModel(Protocol):
         """Return one prediction a query."""
         ...
 
-    def vary(self, tasks: Sequence[Task], *, key: jax.Array) -> list[Task | None]:
-        """Return a variation of each task with its initial state, or None."""
+    def vary(
+        self, groups: Sequence[Sequence[SeedTask]], *, key: jax.Array
+    ) -> list[Task | None]:
+        """Return a new task with its initial state from each group, or None.
+
+        A group holds similar tasks with their success; the first is varied.
+        """
         ...
 
 
@@ -127,12 +133,15 @@ def failed_prediction(query: Query, error: str) -> Prediction:
     return Prediction(query.state, 0.0, "go", "", math.nan, error)
 
 
-def variation(task: Task, instruction: str, state: State) -> Task:
+def variation(group: Sequence[SeedTask], instruction: str, state: State) -> Task:
     """Return a generated task with this instruction and start; they make up its id.
 
-    It keeps the options, with the words that the instruction replaces. Where it says
-    something else, nobody knows which calls are expected.
+    It keeps the options of the first seed, with the words that the instruction
+    replaces. Where it says something else, nobody knows which calls are expected. The
+    lineage names the first seed, then the others.
     """
+    task = group[0].task
+    others = [seed.task.id for seed in group[1:]]
     renames = renamed_words(task.instruction, instruction)
     options = with_renamed_words(task.options, renames or {})
     if renames is None:
@@ -144,7 +153,7 @@ def variation(task: Task, instruction: str, state: State) -> Task:
         initial_state=state,
         options=options,
         split="generated",
-        lineage=(*task.lineage, task.id),
+        lineage=(*task.lineage, task.id, *others),
     )
 
 

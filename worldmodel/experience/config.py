@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from worldmodel.text.task_variations import MAX_SEEDS
+
 SIGNALS = ("token_probability", "nearest_neighbor", "self_consistency", "ensemble")
 """What the confidence of an answer may be computed from.
 
@@ -9,6 +11,11 @@ token_probability: the probability of the reply's tokens. nearest_neighbor: the
 similarity of the nearest stored transition of another task. self_consistency: the share
 of SAMPLES further replies that say the same. ensemble: the least probability that a
 member of an ensemble gives to the answer (fitted models only, local.py)."""
+
+
+def _check_variation_seeds(count: int) -> None:
+    if not 1 <= count <= MAX_SEEDS:
+        raise ValueError(f"variation_seeds must be in 1 to {MAX_SEEDS}, got {count}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,6 +37,9 @@ class ExperienceConfig:
     context_budget: int = 160
     """Tokens of past actions and demonstrations in a prompt, at most; task, state and
     action are never cut (prompts.query_ids)."""
+    variation_seeds: int = 3
+    """Tried tasks that a new one is written from, 1 to 4 (DreamGym, Eq. 6).
+    All but the first have at most `context_budget` tokens together."""
     reasoning_tokens: int = 24
     """Tokens of the reasoning of a reply, at most; more where it was fitted to longer
     ones."""
@@ -76,6 +86,7 @@ class ExperienceConfig:
                 "demonstration_states adds to demonstrations, of which there are none: "
                 "set demonstrations to 1 or more"
             )
+        _check_variation_seeds(self.variation_seeds)
         if min(self.reasoning_tokens, self.state_tokens) < 1:
             raise ValueError("reasoning_tokens and state_tokens must be >= 1")
         if self.temperature < 0 or not (
@@ -101,15 +112,19 @@ class PromptedConfig:
     """Similar transitions of the replay memory, at most."""
     state_chars: int = 2000
     """Characters of the states of a demonstration, at most."""
+    variation_seeds: int = 4
+    """Tried tasks that a new one is asked for with, 1 to 4."""
     retries: int = 2
     """Times that a malformed answer is asked for again with another seed."""
 
     def __post_init__(self):
-        if min(self.history, self.demonstrations, self.state_chars, self.retries) < 0:
+        counts = (self.history, self.demonstrations, self.state_chars, self.retries)
+        if min(counts) < 0:
             raise ValueError(
                 "history, demonstrations, state_chars and retries must be >= 0, got "
-                f"{dataclasses.astuple(self)}"
+                f"{counts}"
             )
+        _check_variation_seeds(self.variation_seeds)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,12 @@ from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
 from worldmodel.text.names import MAX_DRAWS, Groups, with_exchanged_names
 from worldmodel.text.references import reference_rule
+from worldmodel.text.task_variations import (
+    SeedTask,
+    nearest_tasks,
+    variation_ids,
+    variation_reply_ids,
+)
 from worldmodel.text.tokenizer import MAX_LINES, TextTokenizer
 from worldmodel.text.writing.states import StateWriting, with_written_states
 
@@ -210,25 +216,39 @@ def _rare_event_weight(rare: Sequence[bool], share: float) -> float:
 
 
 def variation_examples(
-    tok: TextTokenizer, tasks: Sequence[Task], *, repeats: int, seed: int
+    tok: TextTokenizer,
+    episodes: Sequence[Episode],
+    config: ExperienceConfig,
+    *,
+    repeats: int,
+    seed: int,
 ) -> list[Example]:
-    """Return Examples of Eq. 6: tasks of a family are variations of each other."""
+    """Return Examples of Eq. 6: a task is written from tasks that are similar to it.
+
+    Each task is asked for `repeats` times. Its seeds are drawn from the NEAREST tasks
+    of its family, with the share of their episodes that were won. A task without
+    another one in its family is left out.
+    """
     rng = np.random.default_rng(seed)
+    outcomes_by_task: dict[str, list[bool]] = {}
     families: dict[str, list[Task]] = {}
-    for task in {t.id: t for t in tasks}.values():
-        families.setdefault(task.family, []).append(task)
+    for e in episodes:
+        if e.task.id not in outcomes_by_task:
+            families.setdefault(e.task.family, []).append(e.task)
+        outcomes_by_task.setdefault(e.task.id, []).append(bool(e.success))
     out = []
     for family in families.values():
-        for _ in range(repeats if len(family) > 1 else 0):
-            order = rng.permutation(len(family))
-            # One cycle through the family: every task is asked for once and shown once.
-            for i, j in zip(order, np.roll(order, 1), strict=True):
-                reply = prompts.variation_reply_ids(tok, family[i])
-                out.append(
-                    _reply_example(
-                        prompts.variation_ids(tok, family[j]), reply, [4] * len(reply)
+        seeds = [SeedTask(t, float(np.mean(outcomes_by_task[t.id]))) for t in family]
+        nearest = nearest_tasks(family)
+        for _ in range(repeats):
+            for task, near in zip(family, nearest, strict=True):
+                if near:
+                    chosen = rng.permutation(near)[: config.variation_seeds]
+                    reply = variation_reply_ids(tok, task)
+                    context = variation_ids(
+                        tok, [seeds[i] for i in chosen], config.context_budget
                     )
-                )
+                    out.append(_reply_example(context, reply, [4] * len(reply)))
     return out
 
 

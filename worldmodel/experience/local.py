@@ -26,7 +26,6 @@ from worldmodel.experience.base import (
     Query,
     agreement,
     failed_prediction,
-    variation,
 )
 from worldmodel.experience.calibration import Calibration
 from worldmodel.experience.config import SIGNALS, ExperienceConfig
@@ -36,14 +35,15 @@ from worldmodel.experience.grammar import (
     REWARD,
     REWARD_TOKENS,
     reply_grammar,
-    variation_grammar,
 )
 from worldmodel.experience.quotes import quotable_rows
+from worldmodel.experience.task_writer import write_tasks
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import edits, prompts
 from worldmodel.text.persistence import LastingFacts, with_lasting_facts
 from worldmodel.text.references import AnyTokenizer
 from worldmodel.text.state_format import StateFormat, format_error
+from worldmodel.text.task_variations import SeedTask
 from worldmodel.text.tokenizer import TextTokenizer
 
 MISSING = (prompts.NO_LINE, edits.NO_WORDS)
@@ -395,49 +395,8 @@ class LocalExperienceModel(CachingExperienceModel):
             1 - p_outcome if reply.outcome == "go" else p_outcome,
         )
 
-    def vary(self, tasks: Sequence[Task], *, key: jax.Array) -> list[Task | None]:
-        """Return a variation of each task (Eq. 6), None where it is malformed.
-
-        So is one that is longer than these tasks, by more than a few tokens, and that
-        of a task for which the model has too few positions.
-        """
-        if not tasks:
-            return []
-        tok = self.tokenizer
-        out: list[Task | None] = [None] * len(tasks)
-        instructions = [len(tok.encode(t.instruction)) for t in tasks]
-        replies = [len(prompts.variation_reply_ids(tok, t)) for t in tasks]
-        states = [n - m for n, m in zip(replies, instructions, strict=True)]
-        limits = (bucket(max(n) + 8, 8) for n in (instructions, states))
-        instruction_tokens, state_tokens = limits
-        max_tokens = bucket(instruction_tokens + state_tokens + 2, 32)
-        grammar = variation_grammar(
-            tok,
-            self.config,
-            instruction_tokens,
-            state_tokens,
-            has_instruction=all(t.instruction for t in tasks),
-        )
-        contexts = [prompts.variation_ids(tok, t) for t in tasks]
-        room = self.model.config.max_position_embeddings - max_tokens
-        fitting = [i for i, ids in enumerate(contexts) if len(ids) <= room]
-        if not fitting:
-            return out
-        sampled = generate(
-            self.model,
-            [contexts[i] for i in fitting],
-            grammar,
-            jax.random.split(key, len(tasks))[np.array(fitting)],
-            max_tokens=max_tokens,
-        )
-        for i, row in zip(fitting, sampled, strict=True):
-            task, length = tasks[i], int(row.length[0])
-            parsed = prompts.parse_variation(
-                tok,
-                row.ids[0, :length].tolist(),
-                has_instruction=bool(task.instruction),
-            )
-            was_cut = not row.sampled[0, :length].all()
-            if parsed is not None and not was_cut:
-                out[i] = variation(task, *parsed)
-        return out
+    def vary(
+        self, groups: Sequence[Sequence[SeedTask]], *, key: jax.Array
+    ) -> list[Task | None]:
+        """See base.ExperienceModel; None is also what `write_tasks` refuses."""
+        return write_tasks(self.model, self.tokenizer, self.config, groups, key=key)

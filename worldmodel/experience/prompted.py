@@ -29,6 +29,7 @@ from worldmodel.experience.base import (
 from worldmodel.experience.config import SERVER_SIGNALS, PromptedConfig
 from worldmodel.memory import ReplayMemory
 from worldmodel.text.state_format import StateFormat, format_error
+from worldmodel.text.task_variations import SeedTask
 
 
 class PromptedExperienceModel(CachingExperienceModel):
@@ -202,29 +203,35 @@ class PromptedExperienceModel(CachingExperienceModel):
             None,
         )
 
-    def vary(self, tasks: Sequence[Task], *, key: jax.Array) -> list[Task | None]:
-        """Return a variation of each task, None where it is malformed or missing.
+    def vary(
+        self, groups: Sequence[Sequence[SeedTask]], *, key: jax.Array
+    ) -> list[Task | None]:
+        """Return a new task from each group, None where it is malformed or missing.
 
         Raises:
           ChatError: as ServerHealth.check.
         """
-        if not tasks:
+        if not groups:
             return []
-        seeds = np.asarray(jax.random.bits(key, (len(tasks),))) >> 1
+        groups = [group[: self.config.variation_seeds] for group in groups]
+        noise = np.asarray(jax.random.bits(key, (len(groups),))) >> 1
         requests = [
-            ChatRequest(prompting.vary_messages(task), int(seed), prompting.VARY_SCHEMA)
-            for task, seed in zip(tasks, seeds, strict=True)
+            ChatRequest(prompting.vary_messages(group), int(n), prompting.VARY_SCHEMA)
+            for group, n in zip(groups, noise, strict=True)
         ]
         replies = self.client.ask(requests)
         self._health.note(replies)
         self._health.check(unanswered(replies))
         return [
-            self._parse_variation(t, r) for t, r in zip(tasks, replies, strict=True)
+            self._parse_variation(g, r) for g, r in zip(groups, replies, strict=True)
         ]
 
-    def _parse_variation(self, task: Task, reply: ChatReply | ChatError) -> Task | None:
+    def _parse_variation(
+        self, group: Sequence[SeedTask], reply: ChatReply | ChatError
+    ) -> Task | None:
         if not isinstance(reply, ChatReply):
             return None
+        task = group[0].task
         parsed = prompting.read_variation(
             reply.text, has_instruction=bool(task.instruction)
         )
@@ -233,7 +240,7 @@ class PromptedExperienceModel(CachingExperienceModel):
         state_format = self._state_formats.get(task.family)
         if state_format is not None and format_error(parsed.state, state_format):
             return None
-        return variation(task, parsed.instruction, parsed.state)
+        return variation(group, parsed.instruction, parsed.state)
 
 
 def _malformed(result: Prediction | ChatError) -> bool:

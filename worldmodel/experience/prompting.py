@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 from worldmodel.chat.protocol import ChatReply
 from worldmodel.chat.quoting import QUOTING, json_object, number_lines, quote, schema
 from worldmodel.data.outcomes import OUTCOMES, number_text, outcome_of
-from worldmodel.data.records import State, Task, Transition
+from worldmodel.data.records import State, Transition
 from worldmodel.experience.base import Query
 from worldmodel.text.conversation import Message
 from worldmodel.text.prompts import Reply, last_actions
+from worldmodel.text.task_variations import SeedTask
 
 _FIELDS = ("reasoning", "next_state", "reward", "outcome")
 _LINES = {"type": "array", "items": {"type": "string"}}
@@ -46,11 +47,13 @@ reward: what this step earns, a number; 0 unless rules or examples say otherwise
 outcome: "win" if the task is now done, "lose" if it has failed for good, else "go"."""
 
 _VARY = f"""\
-You write tasks for an agent in a text environment. Shown one task with its initial
-state, write one variation of it: of the same kind, different in what is asked or in
-where things are, harder but feasible from the initial state that you write. A state is
-a list of lines of text; the number before a line is not part of it. Keep to the form of
-the lines.
+You write tasks for an agent in a text environment. Shown tasks with their initial
+states, and how often the agent wins them, write a new one: of the same kind, a copy of
+none, different in what is asked or in where things are. It must be feasible from the
+initial state that you write, and as hard as a task that the agent wins every second
+time: harder than those that it always wins, easier than those that it never wins. A
+state is a list of lines of text; the number before a line is not part of it. Keep to
+the form of the lines.
 {QUOTING}
 Answer with one JSON object and nothing else:
 {{"instruction": "...", "initial_state": ["...", "..."]}}"""
@@ -84,12 +87,16 @@ def predict_messages(
     return Message("system", _PREDICT), Message("user", "\n\n".join(parts))
 
 
-def vary_messages(task: Task) -> tuple[Message, ...]:
-    """Return the prompt of Eq. 6: a task with its initial state."""
-    text = (
-        f"TASK\n{quote(task.instruction)}\n\nSTATE\n{number_lines(task.initial_state)}"
-    )
-    return Message("system", _VARY), Message("user", text)
+def vary_messages(group: Sequence[SeedTask]) -> tuple[Message, ...]:
+    """Return the prompt of Eq. 6: seed tasks with their initial states and success."""
+    return Message("system", _VARY), Message("user", "\n\n".join(map(_seed, group)))
+
+
+def _seed(seed: SeedTask) -> str:
+    task, success = seed
+    won = "not tried yet" if success is None else f"in {100 * success:.0f} % of tries"
+    state = number_lines(task.initial_state)
+    return f"TASK\n{quote(task.instruction)}\n\nWON\n{won}\n\nSTATE\n{state}"
 
 
 # --- replies -------------------------------------------------------------------

@@ -8,8 +8,8 @@ Policy:
   task past* state add* why*     ->  [why thought] action text end
   where past is the same, add stands before each action that the environment lists,
   if asked for, and why before its present subgoal, if it has one
-Task variation (Eq. 6):
-  vary task state                ->  task instruction state lines end
+Task variation (Eq. 6; task_variations.py):
+  (vary outcome? task state)*    ->  task instruction state lines end
 
 A segment is a run of token ids. Control tokens open every part, so that text from
 outside cannot end one. Unlike in the paper, a retrieved demonstration is written as
@@ -305,30 +305,10 @@ def turn_ids(
     return [*why, *_part(tok, "action", action), tok.control("end")]
 
 
-def variation_ids(tok: AnyTokenizer, task: Task) -> list[int]:
-    """Return the context of Eq. 6: a seed task with its initial state."""
-    tok = tok.context_view
-    return [
-        tok.control("vary"),
-        *tok.encode(task.instruction),
-        *state_ids(tok, task.initial_state, plain=True),
-        tok.control("task"),
-    ]
-
-
-def variation_reply_ids(tok: AnyTokenizer, task: Task) -> list[int]:
-    """Return a task and its initial state, after `task`."""
-    return [
-        *tok.encode(task.instruction),
-        *state_ids(tok, task.initial_state, plain=True),
-        tok.control("end"),
-    ]
-
-
 # --- parsing -----------------------------------------------------------------
 
 
-def _split(tok: AnyTokenizer, ids: Sequence[int]) -> list[tuple[str, list[int]]]:
+def control_runs(tok: AnyTokenizer, ids: Sequence[int]) -> list[tuple[str, list[int]]]:
     """Return runs of text ids, each with the name of the control token before it.
 
     The first run has the name "".
@@ -362,7 +342,7 @@ def parse_reply(
     those of edits.apply. `repeats`: an edit may write its line as it was, which changes
     nothing, and which no edit of a real transition does.
     """
-    parts = _split(tok, ids)
+    parts = control_runs(tok, ids)
     lines_read = tok.writing.model_input(before)
     if lines_read != before:  # keys are those of recorded lines
         distinct = keyed_by_prefix = False
@@ -429,21 +409,5 @@ def parse_turn(tok: AnyTokenizer, ids: Sequence[int]) -> tuple[str, str | None]:
 
     An empty thought is none.
     """
-    texts = {name: tok.decode(run) for name, run in _split(tok, ids)}
+    texts = {name: tok.decode(run) for name, run in control_runs(tok, ids)}
     return texts.get("action", "").strip(), texts.get("why") or None
-
-
-def parse_variation(
-    tok: AnyTokenizer, ids: Sequence[int], *, has_instruction: bool = True
-) -> tuple[str, State] | None:
-    """Return (instruction, initial state), or None where the reply is malformed."""
-    parts = _split(tok, ids)
-    instruction = tok.decode(parts[0][1]).strip()
-    state = [tok.decode(run) for name, run in parts if name.startswith("line")]
-    order = [f"line{min(i, MAX_LINES - 1)}" for i in range(len(state))]
-    expected = ["state", *order, "end"]
-    lacks_instruction = has_instruction and not instruction
-    if [name for name, _ in parts[1:]] != expected or lacks_instruction:
-        return None
-    good = all(x.strip() and len(x.splitlines()) == 1 for x in state)
-    return (instruction, tuple(state)) if good and state else None

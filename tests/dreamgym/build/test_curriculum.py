@@ -13,6 +13,7 @@ from dreamgym.config.stages import EnvConfig
 from dreamgym.envs import base
 from dreamgym.envs.suites.textworld import express as textworld
 from tests import doubles
+from worldmodel.text.task_variations import seed_tasks
 
 TASKS = doubles.tasks("train")[4:40:9]
 RESETS = []
@@ -111,7 +112,7 @@ def test_proposals_are_a_function_of_the_update_and_the_tasks():
             pool, config, doubles.RuleModel(), env=EnvConfig(id=""), seed=0
         )
         assert propose is not None
-        return propose(doubles.tasks("train")[:8])
+        return propose(seed_tasks(doubles.tasks("train")[:8]))
 
     assert record(3) == record(3) != record(4)
 

@@ -12,6 +12,7 @@ from dreamgym.serving.batching import BatchedExperienceModel
 from tests import doubles
 from worldmodel.experience.base import Query
 from worldmodel.memory import ReplayMemory
+from worldmodel.text.task_variations import seed_tasks
 
 TASKS = doubles.tasks("train")
 
@@ -127,7 +128,6 @@ def wait_for(condition):
 def test_tasks_are_varied_by_the_model_itself():
     model = BatchedExperienceModel(Counting())
     key = jax.random.key(0)
-    assert model.vary(TASKS[:2], key=key) == doubles.RuleModel().vary(
-        TASKS[:2], key=key
-    )
+    groups = seed_tasks(TASKS[:2])
+    assert model.vary(groups, key=key) == doubles.RuleModel().vary(groups, key=key)
     model.close()

@@ -145,8 +145,8 @@ def test_the_generator_takes_in_what_a_trial_lets_through():
     }
 
     @FunctionProposer
-    def propose(seeds):
-        assert len(seeds) == 2
+    def propose(groups):
+        assert len(groups) == 2
         return list(made.values())
 
     got = generator.extend(

@@ -99,8 +99,8 @@ def test_the_loop_ends_at_its_budget():
 def test_invented_tasks_enter_the_pool_and_then_the_batch():
     model = doubles.RuleModel()
 
-    def propose(seeds):
-        return model.vary(seeds, key=jax.random.key(0))
+    def propose(groups):
+        return model.vary(groups, key=jax.random.key(0))
 
     config = LoopConfig(
         updates=3,

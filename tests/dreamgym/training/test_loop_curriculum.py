@@ -23,7 +23,7 @@ from dreamgym.training.learn import learn
 from dreamgym.training.rollouts.groups import Rollouts
 from tests import doubles
 from tests.dreamgym.training.common import CONFIG, Recorder, fresh, updater, with_
-from worldmodel.data.records import Task
+from worldmodel.text.task_variations import SeedTask
 
 SLOW = doubles.Scripted(lambda *_: "go right")  # never ends by itself
 
@@ -147,8 +147,8 @@ def test_proposals_are_tried_with_the_policy_of_now_and_counted():
     model, trial = doubles.RuleModel(), Trial()
 
     @FunctionProposer
-    def propose(seeds: list[Task]):
-        return [model._moved(t) for t in seeds]
+    def propose(groups: list[list[SeedTask]]):
+        return [model._moved(group[0].task) for group in groups]
 
     acting = doubles.Scripted(doubles.expert_rule)
     config = curriculum(proposals_per_update=4, generated_share=0.5)

@@ -156,8 +156,8 @@ def test_equal_policies_have_equal_loops_with_and_without_a_lag(corridor, monkey
         )
     )
 
-    def propose(seeds):
-        return doubles.RuleModel().vary(seeds, key=jax.random.key(0))
+    def propose(groups):
+        return doubles.RuleModel().vary(groups, key=jax.random.key(0))
 
     def columns(curve):
         left_out = ("rollout_lag", "sampler_kl", "transitions")

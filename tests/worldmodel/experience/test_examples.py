@@ -1,5 +1,6 @@
 import collections
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -29,6 +30,11 @@ from worldmodel.fitting.config import OptimizerConfig
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
 from worldmodel.text.prompts import PARTS
+from worldmodel.text.task_variations import (
+    SeedTask,
+    variation_ids,
+    variation_reply_ids,
+)
 from worldmodel.text.tokenizer import TextTokenizer
 
 SHAPE = ExperienceConfig(
@@ -136,26 +142,60 @@ def test_the_history_shown_decides_what_is_a_repeat(tok):
     assert [count(0), count(1), count(2)] == [3, 4, 4]
 
 
-def test_tasks_of_one_family_vary_each_other(tok):
+def task_episodes(task, *outcomes):
+    steps = [helpers.transition(task.initial_state, "go", ("x",))]
+    return [
+        dataclasses.replace(helpers.episode(f"{task.id}-{i}", task, steps), success=won)
+        for i, won in enumerate(outcomes)
+    ]
+
+
+def test_tasks_are_written_from_similar_ones_of_their_family(tok):
     tasks = [
         Task(id=f"{f}{i}", instruction=f"do {f} {i}", family=f, initial_state=(f"{i}",))
-        for f, n in (("a", 3), ("b", 2), ("lonely", 1))
+        for f, n in (("a", 4), ("b", 2), ("lonely", 1))
         for i in range(n)
     ]
-    out = variation_examples(tok, [*tasks, tasks[0]], repeats=4, seed=0)
-    assert len(out) == 4 * (3 + 2)  # the copy and the lonely one give nothing
-    by_context = {tuple(prompts.variation_ids(tok, t)): t for t in tasks}
-    by_reply = {tuple(prompts.variation_reply_ids(tok, t)): t for t in tasks}
-    seen = collections.Counter()
+    episodes = [e for t in tasks for e in task_episodes(t, True, False)]
+    config = ExperienceConfig(variation_seeds=2)
+    out = variation_examples(tok, episodes, config, repeats=3, seed=0)
+    assert len(out) == 3 * (4 + 2)  # a second episode and the lonely one give nothing
+    by_context = {
+        tuple(variation_ids(tok, [SeedTask(t, 0.5) for t in pair])): pair
+        for n in (1, 2)
+        for pair in itertools.permutations(tasks, n)
+    }
+    by_reply = {tuple(variation_reply_ids(tok, t)): t for t in tasks}
+    targets = collections.Counter()
     for e in out:
         cut = e.mask.index(True)
         assert all(e.mask[cut:])
         assert set(e.token_type[cut:]) == {PARTS.index("variation")}
-        source, target = by_context[tuple(e.ids[:cut])], by_reply[tuple(e.ids[cut:])]
-        assert source.family == target.family
-        assert source.id != target.id
-        seen[target.id] += 1
-    assert set(seen.values()) == {4}
+        seeds, target = by_context[tuple(e.ids[:cut])], by_reply[tuple(e.ids[cut:])]
+        assert {s.family for s in seeds} == {target.family}
+        assert target not in seeds
+        assert len(seeds) == {"a": 2, "b": 1}[target.family]
+        targets[target.id] += 1
+    assert set(targets.values()) == {3}
+
+
+def test_seeds_of_a_task_are_those_that_read_most_alike(tok):
+    """Of forty tasks in two wordings those of the same one are the nearest."""
+    tasks = [
+        Task(id=f"{kind}{i}", instruction=f"{kind} {i}", initial_state=(f"row {i}",))
+        for i in range(20)
+        for kind in ("count the sheep", "find a way home")
+    ]
+    episodes = [e for t in tasks for e in task_episodes(t, True)]
+    out = variation_examples(tok, episodes, ExperienceConfig(), repeats=1, seed=0)
+    assert len(out) == 40
+    for e in out:
+        cut = e.mask.index(True)
+        context, reply = tok.decode(e.ids[:cut]), tok.decode(e.ids[cut:])
+        assert ("sheep" in context, "home" in context) == (
+            "sheep" in reply,
+            "home" in reply,
+        )
 
 
 def outcome(t):

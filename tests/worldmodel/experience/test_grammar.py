@@ -14,6 +14,7 @@ from worldmodel.experience.grammar import (
     variation_grammar,
 )
 from worldmodel.text import prompts
+from worldmodel.text.task_variations import SeedTask, variation_ids
 
 SHAPE = ExperienceConfig(reasoning_tokens=6, state_tokens=10, demonstrations=1)
 HERE = ("the lamp is off", "the door is shut")
@@ -93,7 +94,7 @@ def test_variations_keep_to_the_grammar(tok, text_model):
     about = dataclasses.replace(
         task("s0"), options={"level": 3}, initial_state=HERE, lineage=("s",)
     )
-    context = prompts.variation_ids(tok, about)
+    context = variation_ids(tok, [SeedTask(about)])
     keys = jax.random.split(jax.random.key(2), 16)
     for out in generate(text_model, [context] * 16, grammar, keys, max_tokens=32):
         names = [tok.name(i) for i in out.ids[0, : out.length[0]].tolist()]

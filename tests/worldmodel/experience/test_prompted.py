@@ -32,6 +32,7 @@ from worldmodel.experience.config import PromptedConfig
 from worldmodel.experience.prompted import PromptedExperienceModel
 from worldmodel.memory import ReplayMemory
 from worldmodel.text.state_format import state_format
+from worldmodel.text.task_variations import seed_tasks
 
 HERE = ("the lamp is off", "the door is shut")
 LIT = ("the lamp is on", "the door is shut")
@@ -257,7 +258,7 @@ def test_without_any_answer_the_run_stops():
         with pytest.raises(ChatRefused, match="401"):
             dreaming(server).predict([ask(), ask("pull door")])
         with pytest.raises(ChatRefused):
-            dreaming(server).vary([task()], key=jax.random.key(0))
+            dreaming(server).vary(seed_tasks([task()]), key=jax.random.key(0))
     model = PromptedExperienceModel(
         chat(chat_server.closed_port()), memory(), PromptedConfig()
     )
@@ -286,13 +287,13 @@ def test_answers_that_were_kept_do_not_hide_that_the_server_is_silent(tmp_path):
     with serving(behave) as server:
         first = model()
         first.predict([ask(), ask("cut it")])
-        first.vary([task()], key=jax.random.key(0))
+        first.vary(seed_tasks([task()]), key=jax.random.key(0))
         silent[0] = True
         again = model()
         good, cut = again.predict([ask(), ask("cut it")])
         assert good.error is None
         assert cut.error == "malformed: cut at max_tokens"
-        (kept,) = again.vary([task()], key=jax.random.key(0))
+        (kept,) = again.vary(seed_tasks([task()]), key=jax.random.key(0))
         assert kept.initial_state == ("a",)
         for other in (ask(), ask("cut it")):
             with pytest.raises(ChatTimeout):
@@ -320,7 +321,7 @@ def test_a_question_that_is_refused_is_a_problem_wherever_a_run_goes_on(code, tm
         (lone,) = model().sample(queries[3:], 0)
         assert lone.error == first[3].error
     with serving(chat_server.status(code)) as server:
-        assert model().vary([task()], key=jax.random.key(0)) == [None]
+        assert model().vary(seed_tasks([task()]), key=jax.random.key(0)) == [None]
 
 
 @pytest.mark.parametrize("code", [401, 402, 404, 429])
@@ -367,7 +368,7 @@ def test_a_server_that_goes_in_the_middle_stops_the_run_and_what_it_said_is_kept
         with pytest.raises(ChatUnavailable, match="503"):
             model.predict([ask(), ask("pull door")])
         with pytest.raises(ChatUnavailable, match="503"):  # `door` is in its state
-            model.vary([task()], key=jax.random.key(0))
+            model.vary(seed_tasks([task()]), key=jax.random.key(0))
         gone[0], posts = False, len(server.posts)
         assert [a.error for a in model.predict([ask(), ask("pull door")])] == [None] * 2
         assert len(server.posts) == posts + 1
@@ -421,7 +422,7 @@ def test_variations_are_tasks_or_none():
         "no",
     ]
     rule = answering(lambda b: replies[int(chat_server.user_text(b)[6:7])])
-    seeds = [task(f"t{i}", f"{i}") for i in range(5)]
+    seeds = seed_tasks([task(f"t{i}", f"{i}") for i in range(5)])
     with serving(rule) as server:
         first, *rest = dreaming(server).vary(seeds, key=jax.random.key(0))
         assert len({b["seed"] for b in server.posts}) == 5
@@ -446,7 +447,7 @@ def test_a_seed_task_without_an_answer_has_no_variation():
     rule = answering(lambda b: 400 if "0" in chat_server.user_text(b)[6:7] else reply)
     with serving(rule) as server:
         none, some = dreaming(server).vary(
-            [task("a", "0"), task("b", "1")], key=jax.random.key(0)
+            seed_tasks([task("a", "0"), task("b", "1")]), key=jax.random.key(0)
         )
     assert none is None
     assert some.initial_state == ("a",)

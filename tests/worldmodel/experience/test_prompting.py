@@ -13,7 +13,9 @@ from worldmodel.chat.protocol import (
     Token,
 )
 from worldmodel.data.outcomes import OUTCOMES
+from worldmodel.data.records import Task
 from worldmodel.experience import prompting
+from worldmodel.text.task_variations import SeedTask
 
 
 @pytest.mark.parametrize(
@@ -178,3 +180,22 @@ def test_confidence_is_of_what_follows_the_reasoning():
     assert math.isnan(prompting.confidence(pieces(*head, *tail)._replace(tokens=None)))
     late = pieces(('{"reward": 0, "reasoning": "a", "next_state": [], "outcome"', -1.0))
     assert math.isnan(prompting.confidence(late))
+
+
+def test_seed_tasks_are_shown_with_how_often_they_were_won():
+    tasks = [
+        Task(id=f"t{i}", instruction=f"do {i}", initial_state=(f"at {i}",))
+        for i in range(3)
+    ]
+    group = [
+        SeedTask(t, success) for t, success in zip(tasks, (0.25, None, 1), strict=True)
+    ]
+    system, user = prompting.vary_messages(group)
+    assert "every second\ntime" in system.content
+    sections = user.content.split("TASK\n")[1:]
+    won = ["in 25 % of tries", "not tried yet", "in 100 % of tries"]
+    assert len(sections) == 3
+    for i, (section, text) in enumerate(zip(sections, won, strict=True)):
+        assert f'"do {i}"' in section
+        assert f"WON\n{text}\n" in section
+        assert f"at {i}" in section

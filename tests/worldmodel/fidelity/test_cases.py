@@ -199,9 +199,9 @@ class Truth:
             for t in steps
         ]
 
-    def vary(self, tasks, *, key):
+    def vary(self, groups, *, key):
         del key
-        return [None] * len(tasks)
+        return [None] * len(groups)
 
 
 def test_a_second_play_that_leads_elsewhere_is_a_reveal():

@@ -30,9 +30,9 @@ class Scripted:
             out.append(self.change(p, q) if self.change else p)
         return out
 
-    def vary(self, tasks, *, key):
+    def vary(self, groups, *, key):
         del key
-        return [None] * len(tasks)
+        return [None] * len(groups)
 
 
 LONG = helpers.won_episode(("start", "walk"), ("room", "turn"), ("wall", "take coin"))

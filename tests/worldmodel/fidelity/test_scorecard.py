@@ -41,9 +41,9 @@ class Truth:
             out.append(self._change(p, q.state) if self._change else p)
         return out
 
-    def vary(self, tasks, *, key):
+    def vary(self, groups, *, key):
         del key  # unused: scoring never varies
-        return [None] * len(tasks)
+        return [None] * len(groups)
 
 
 def test_kind_of_by_hand():

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from tests import helpers
 from worldmodel.data import outcomes
-from worldmodel.data.records import Task
 from worldmodel.text import prompts
 from worldmodel.text.tokenizer import MAX_LINES
 
@@ -444,56 +443,6 @@ def test_an_edit_of_a_line_that_is_not_there_keeps_the_state(tok):
     got = prompts.parse_reply(tok, ids, ("a",))
     assert got.next_state == ("a",)
     assert "line 3 in a state of 1 lines" in str(got.error)
-
-
-# --- variations --------------------------------------------------------------
-
-
-def _task(instruction="make it bright", state=("the lamp is off", "the door is shut")):
-    return Task(id="t", instruction=instruction, initial_state=state)
-
-
-def test_variation_by_hand(tok):
-    assert named(tok, prompts.variation_ids(tok, _task())) == [
-        "<vary>",
-        "make it bright",
-        "<state>",
-        "<line0>",
-        "the lamp is off",
-        "<line1>",
-        "the door is shut",
-        "<task>",
-    ]
-
-
-@pytest.mark.parametrize("size", [1, 2, MAX_LINES, MAX_LINES + 2])
-def test_a_written_variation_is_read_back(tok, size):
-    task = _task(state=tuple(f"line {i}" for i in range(size)))
-    got = prompts.parse_variation(tok, prompts.variation_reply_ids(tok, task))
-    assert got == (task.instruction, task.initial_state)
-
-
-def test_a_varied_state_holds_one_line_a_line(tok):
-    # A newline inside a line would give a state that no edit script can name.
-    ids = prompts.variation_reply_ids(tok, _task(state=("one\ntwo", "three")))
-    got = prompts.parse_variation(tok, ids)
-    assert got in (None, ("make it bright", ("one", "two", "three")))
-
-
-def test_malformed_variations_are_none(tok):
-    c, text = tok.control, tok.encode("x")
-    good = [*text, c("state"), c("line0"), *text, c("end")]
-    assert prompts.parse_variation(tok, good) == ("x", ("x",))
-    for bad in (
-        [],
-        good[:-1],  # no end
-        good[len(text) :],  # no instruction
-        [*text, c("state"), c("line1"), *text, c("end")],  # lines not from 0
-        [*text, c("line0"), *text, c("end")],  # no state
-        [*text, c("state"), c("line0"), c("end")],  # an empty line
-        [*good, c("line1"), *text],  # text after the end
-    ):
-        assert prompts.parse_variation(tok, bad) is None
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from worldmodel.text.references import (
     reference_rule,
     with_references,
 )
+from worldmodel.text.task_variations import SeedTask, variation_ids
 from worldmodel.text.tokenizer import REFERENCES, TextTokenizer
 
 RULE = ReferenceRule(frozenset({"book", "held", "costs"}), numbers=True)
@@ -174,7 +175,7 @@ def test_contexts_have_ranks_and_digits_and_replies_have_references():
     (rank,) = tok.encode("42")
     after = helpers.transition(state, "book T25", ("held 42",))
     reply = prompts.reply_ids(tok, after)
-    for ids in (query, prompts.variation_ids(tok, task)):
+    for ids in (query, variation_ids(tok, [SeedTask(task)])):
         at = ids.index(rank) + 1
         assert ids[at : at + 2] == TOK.encode("42")
     at = reply.index(rank) + 1

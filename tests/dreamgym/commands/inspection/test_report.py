@@ -60,8 +60,8 @@ class Still:
         self.asked += len(queries)
         return [Prediction(q.state, 0.0, "go", "", 0.5, None) for q in queries]
 
-    def vary(self, tasks, *, key):
-        raise AssertionError(f"no task is varied, got {tasks} and {key}")
+    def vary(self, groups, *, key):
+        raise AssertionError(f"no task is varied, got {groups} and {key}")
 
 
 @pytest.fixture

@@ -104,8 +104,8 @@ class Fog:
             for q in queries
         ]
 
-    def vary(self, tasks, *, key):
-        raise AssertionError(f"no task is varied, got {tasks} and {key}")
+    def vary(self, groups, *, key):
+        raise AssertionError(f"no task is varied, got {groups} and {key}")
 
 
 def test_an_episode_goes_on_from_the_states_of_the_dream():

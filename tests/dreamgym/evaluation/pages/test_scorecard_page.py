@@ -25,9 +25,9 @@ class Half:
             )
         return out
 
-    def vary(self, tasks, *, key):
+    def vary(self, groups, *, key):
         del key
-        return [None] * len(tasks)
+        return [None] * len(groups)
 
 
 def card(**more):

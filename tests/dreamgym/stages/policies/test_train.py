@@ -254,8 +254,8 @@ def test_only_confident_transitions_enter_the_memory(tmp_path, least, kept):
         def __init__(self):
             super().__init__(ReplayMemory(), history=2)
 
-        def vary(self, tasks, *, key):
-            del tasks, key  # nothing is varied here
+        def vary(self, groups, *, key):
+            del groups, key  # nothing is varied here
 
         def predict(self, queries):
             requests.extend(queries)

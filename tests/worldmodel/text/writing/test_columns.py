@@ -20,6 +20,12 @@ from worldmodel.experience.contexts import query_context
 from worldmodel.experience.examples import train_tokenizer
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
+from worldmodel.text.task_variations import (
+    SeedTask,
+    parse_variation,
+    variation_ids,
+    variation_reply_ids,
+)
 from worldmodel.text.writing.columns import (
     Grid,
     find_grid,
@@ -422,9 +428,9 @@ def test_traces_say_what_changes_as_it_is_written(tok):
 
 def test_tasks_are_varied_without_columns(tok):
     task = WALKS[0].task
-    ids = prompts.variation_reply_ids(tok, task)
-    assert prompts.parse_variation(tok, ids) == (task.instruction, task.initial_state)
-    for text in (ids, prompts.variation_ids(tok, task)):
+    ids = variation_reply_ids(tok, task)
+    assert parse_variation(tok, ids) == (task.instruction, task.initial_state)
+    for text in (ids, variation_ids(tok, [SeedTask(task)])):
         assert "column" not in tok.decode([i for i in text if tok.name(i) is None])
 
 
