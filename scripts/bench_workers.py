@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 from bench_common import median, table
 
-from dreamgym.build.real.environments import instance_maker
+from dreamgym.build.real.instances import instance_maker
 from dreamgym.config.stages import FLEETS, EnvConfig
 from dreamgym.envs import base, restarting
 from dreamgym.envs.vector import RealVectorEnv

@@ -14,6 +14,8 @@ FLOORS = ("random", "expert")
 
 PLANS = ("none", "best-of-n", "mpc", "puct", "a_star", "auto")
 """How a policy plans at play (planning.py)."""
+WORLDS = ("dream", "permuted", "real")
+"""What a plan's sequences are tried in."""
 ACTIONS = ("text", "json")
 """What a policy may write as an action."""
 
@@ -148,6 +150,11 @@ class PlanConfig:
     where a step shows what nothing has said before, a search finds the dream's
     inventions, and where draws differ, sequences can be compared. So it is where no
     collected episode was won: A* looks for a win."""
+    world: str = "dream"
+    """What the sequences are tried in: the "dream", or a control at test games. In
+    "permuted" each answer of the dream is that to another action, so that planning must
+    gain nothing. "real" replays each sequence in the real environment,
+    which must be deterministic: a ceiling, whose real steps no budget counts."""
     depth: int = 4
     """Dreamed steps of a sequence, at most; the step limit of an episode ends it too.
     Errors of the dream add up over them."""
@@ -169,6 +176,12 @@ class PlanConfig:
     def __post_init__(self):
         if self.method not in PLANS:
             raise ValueError(f"method must be one of {PLANS}, got {self.method!r}")
+        if self.world not in WORLDS:
+            raise ValueError(f"world must be one of {WORLDS}, got {self.world!r}")
+        if self.world != "dream" and self.method == "none":
+            raise ValueError(
+                f'world = "{self.world}" has no effect without a plan: set method'
+            )
         self._check_searches()
         if self.depth < 1 or self.simulations < 2:
             raise ValueError(

@@ -18,7 +18,7 @@ from curriculum.config import CurriculumConfig
 from curriculum.generator import FunctionProposer, Proposer
 from curriculum.pool import TaskPool
 from curriculum.renaming import Renaming
-from dreamgym.build.real.environments import instance_maker
+from dreamgym.build.real.instances import instance_maker
 from dreamgym.config.stages import EnvConfig
 from dreamgym.envs import base, registry, restarting
 from worldmodel.data.hashing import content_seed

@@ -11,6 +11,7 @@ from dreamgym.agent.config import PlanConfig
 from dreamgym.agent.demonstrations import shortened_wins
 from dreamgym.agent.planning import PlanningPolicy
 from dreamgym.agent.policy import Policy, Situation
+from dreamgym.agent.search.controls import PermutedOutcomes, RealOutcomes
 from dreamgym.agent.search.recorded import frequent_actions
 from dreamgym.build.chat import experience_session
 from dreamgym.build.episodes import read
@@ -20,10 +21,12 @@ from dreamgym.build.experience import (
     remedy_folder,
 )
 from dreamgym.build.models import load_policy
+from dreamgym.build.real.instances import instance_maker
 from dreamgym.build.real.step_limit import lasting_wins, step_limit
 from dreamgym.config.settings import RunConfig
+from dreamgym.envs import restarting
 from dreamgym.envs.dream import DreamVectorEnv, UncertaintyGate
-from dreamgym.run.directory import Run
+from dreamgym.run.directory import Run, RunError
 from worldmodel.data.records import Episode
 from worldmodel.experience.base import ExperienceModel
 
@@ -112,9 +115,11 @@ def planning_policy(
     plan = chosen_plan(run, policy, plan)
     if plan.method == "none":
         return policy
-    # Plans compare confidences with each other only: they need not be calibrated.
-    experience = load_experience(run, stage=stage, folder=folder)
-    dreams = Dreams(experience, step_limit(run), lasting_wins=lasting_wins(run))
+    dreams = Dreams(
+        _planning_world(run, plan, stage=stage, folder=folder),
+        step_limit(run),
+        lasting_wins=plan.world != "real" and lasting_wins(run),
+    )
     if plan.method != "a_star":
         return PlanningPolicy(policy, dreams, plan)
     episodes = read(run)[0]
@@ -125,6 +130,29 @@ def planning_policy(
         won_actions=won_actions(episodes),
         recorded_actions=frequent_actions(episodes),
     )
+
+
+def _planning_world(
+    run: Run, plan: PlanConfig, *, stage: str, folder: str
+) -> ExperienceModel:
+    """Return what answers the sequences of a plan: the dream, or a control of it.
+
+    Raises:
+      RunError: the control replays episodes, and the environment is not deterministic.
+    """
+    if plan.world == "real":
+        if not run.numbers("collect").get("deterministic", True):
+            raise RunError(
+                "evaluate.plan.world = real replays episodes, and the environment of "
+                f"{run.root} declares deterministic = False"
+            )
+        env = run.config.env
+        return RealOutcomes(restarting.open_env(env.id, make=instance_maker(env)))
+    # Plans compare confidences with each other only: they need not be calibrated.
+    experience = load_experience(run, stage=stage, folder=folder)
+    if plan.world == "permuted":
+        return PermutedOutcomes(experience, seed=run.config.seed)
+    return experience
 
 
 def chosen_plan(
@@ -186,15 +214,22 @@ def won_actions(episodes: Sequence[Episode]) -> list[list[str]]:
 
 def planning_session(
     player: Policy | PlanningPolicy,
-) -> contextlib.AbstractContextManager[None]:
-    """Return a `with` block for play; it closes a chat server that is planned in.
+) -> contextlib.AbstractContextManager[object]:
+    """Return a `with` block for play; it closes what is planned in.
 
     Raises:
       ServerLost: in the block, when a server gave no answer.
     """
-    if isinstance(player, PlanningPolicy) and isinstance(player.make_dream, Dreams):
-        return experience_session(player.make_dream.experience)
-    return contextlib.nullcontext()
+    if not isinstance(player, PlanningPolicy) or not isinstance(
+        player.make_dream, Dreams
+    ):
+        return contextlib.nullcontext()
+    world = player.make_dream.experience
+    if isinstance(world, RealOutcomes):
+        return contextlib.closing(world)
+    return experience_session(
+        world.model if isinstance(world, PermutedOutcomes) else world
+    )
 
 
 def paid_folder(run: Run, policy: str) -> str:

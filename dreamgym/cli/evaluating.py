@@ -5,7 +5,7 @@ They plan (`--plan`), or play test games that chose nothing (`--confirm`).
 
 import argparse
 
-from dreamgym.agent.config import PLANS
+from dreamgym.agent.config import PLANS, WORLDS
 from dreamgym.cli.options import changed_options
 
 
@@ -41,6 +41,13 @@ def add_evaluate_options(command: argparse.ArgumentParser) -> None:
         help="a policy that plans, or plays the games of --confirm (default: all "
         "trained ones that are tested)",
     )
+    add(
+        "--world",
+        choices=WORLDS,
+        help="what plans are tried in: the dream, or a control: the dream with the "
+        "answers to other actions (permuted), or the real environment, whose steps "
+        "are not counted (real)",
+    )
     add("--depth", type=int, metavar="H", help="dreamed steps ahead, at most")
     add("--simulations", type=int, metavar="M", help="candidates or paths a step")
 
@@ -54,7 +61,7 @@ def apply_evaluate_options(args: argparse.Namespace) -> None:
     if args.confirm is not None:
         _check_confirm_options(args)
     if args.plan is None:
-        for name in ("policy", "depth", "simulations"):
+        for name in ("policy", "world", "depth", "simulations"):
             if name == "policy" and args.confirm is not None:
                 continue
             if getattr(args, name) not in (None, []):
@@ -63,10 +70,11 @@ def apply_evaluate_options(args: argparse.Namespace) -> None:
     if args.run_dir is None:
         raise ValueError("--plan plays the test games of a finished run: give RUN")
     args.settings.append(f"evaluate.plan.method={args.plan}")
-    for name in ("depth", "simulations"):
+    for name in ("world", "depth", "simulations"):
         if (value := getattr(args, name)) is not None:
             args.settings.append(f"evaluate.plan.{name}={value}")
-    args.name = args.name or args.plan
+    control = "" if args.world in (None, "dream") else f"-{args.world}"
+    args.name = args.name or f"{args.plan}{control}"
 
 
 def _check_confirm_options(args: argparse.Namespace) -> None:

@@ -43,7 +43,8 @@ def gains(run: Run, source: Run) -> dict[str, Any]:
     """Compare planned test games with those of the source; write plan.json.
 
     Returns a row for each policy: success with its interval, the `difference` to the
-    games without a plan, paired by game, and what planning cost.
+    games without a plan, paired by game, and what planning cost. Steps that a plan
+    tried are named dreamed ones also where a control took real ones.
     """
     rows = {}
     for name in _policies(source):
@@ -58,7 +59,9 @@ def gains(run: Run, source: Run) -> dict[str, Any]:
             "difference": evaluate.paired(planned, plain, seed=run.config.seed),
             **{k: numbers.get(k) for k in NUMBERS},
         }
-    result = {"plan": run.config.evaluate.plan.method, "policies": rows}
+    plan = run.config.evaluate.plan
+    control = "" if plan.world == "dream" else f" ({plan.world})"
+    result = {"plan": f"{plan.method}{control}", "policies": rows}
     run.write_json(FILE, result)
     return result
 

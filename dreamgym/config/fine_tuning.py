@@ -65,6 +65,11 @@ class TransferConfig(LoopConfig):
                 "iteration.plan needs method 'expert_iteration': the turns of a plan "
                 f"are not the policy's own, got {self.method!r}"
             )
+        if self.iteration.plan.world != "dream":
+            raise ValueError(
+                "iteration.plan.world is a control of test games: it must be dream, "
+                f"got {self.iteration.plan.world!r}"
+            )
         if self.method not in FINE_TUNING:
             raise ValueError(
                 f"method must be one of {FINE_TUNING}, got {self.method!r}"

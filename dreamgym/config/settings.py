@@ -86,6 +86,11 @@ class RunConfig:
             raise ValueError(f"seed must be an int of at least 0, got {self.seed!r}")
         self._check_loops()
         self._check_server()
+        if self.planner.world != "dream":
+            raise ValueError(
+                "planner.world is a control of test games (evaluate.plan.world): it "
+                f"must be dream, got {self.planner.world!r}"
+            )
         if self.uncertainty.signal == "ensemble" and not self.ensemble.members:
             raise ValueError("uncertainty.signal = ensemble needs ensemble.members > 0")
         scratch = self.model in MODELS and not self.data.base_run

@@ -1,7 +1,6 @@
 """Real environments of a run, and the test tasks that policies play there."""
 
 import contextlib
-import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,16 +13,15 @@ from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.build.episodes import recorded_episodes
 from dreamgym.build.planning import load_player, planning_session
+from dreamgym.build.real.instances import instance_maker
 from dreamgym.build.real.step_limit import step_limit
 from dreamgym.config.stages import EnvConfig
-from dreamgym.envs import base, registry, restarting, vector
+from dreamgym.envs import base, restarting, vector
 from dreamgym.envs.counting import CountedEnv, RealSteps
 from dreamgym.envs.restarting import RestartingEnv
-from dreamgym.envs.workers.env import process_env, ray_env, shared_env
 from dreamgym.evaluation import evaluate
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.display import progress_bar
-from worldmodel.data.processes import process_count
 from worldmodel.data.records import Task, read_episodes, write_episodes
 
 NO_ENV = "skipped: no environment (give --env to run the real stages)"
@@ -42,20 +40,6 @@ def open_counted(config: EnvConfig, steps: RealSteps) -> RestartingEnv:
     return restarting.open_env(
         config.id, lambda env: CountedEnv(env, steps), instance_maker(config)
     )
-
-
-def instance_maker(config: EnvConfig) -> Callable[[str], gymnasium.Env]:
-    """Return what makes an environment of a name: here, or in a worker."""
-    seconds, memory = config.start_seconds, config.worker_memory_gb
-    partial = functools.partial
-    if not config.workers and process_count() == 1:
-        return partial(registry.start, seconds=seconds)
-    if not config.workers:
-        return partial(shared_env, start_seconds=seconds)
-    if config.fleet == "ray":
-        cpus = config.worker_cpus
-        return partial(ray_env, memory_gb=memory, cpus=cpus, start_seconds=seconds)
-    return partial(process_env, memory_gb=memory, start_seconds=seconds)
 
 
 @contextlib.contextmanager

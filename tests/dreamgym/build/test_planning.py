@@ -6,10 +6,11 @@ import pytest
 
 from dreamgym.agent.config import PlanConfig
 from dreamgym.agent.planning import PlanningPolicy
+from dreamgym.agent.search.controls import PermutedOutcomes, RealOutcomes
 from dreamgym.build import planning
 from dreamgym.build.experience import REMEDY
 from dreamgym.config.presets import preset
-from dreamgym.run.directory import Run
+from dreamgym.run.directory import Run, RunError
 from tests import doubles
 
 
@@ -56,6 +57,30 @@ def test_without_a_method_the_policy_plays_as_it_is(folders):
     plain = Run(run.root / "plain", preset("tiny"))
     assert not isinstance(planning.load_player(plain, "bc"), PlanningPolicy)
     assert not loaded
+
+
+def test_a_control_plans_in_another_world(folders):
+    run, loaded = folders
+    worlds = {}
+    for world in ("dream", "permuted", "real"):
+        plan = dataclasses.replace(run.config.evaluate.plan, world=world)
+        player = planning.planning_policy(
+            run, doubles.policy(), plan, stage="s", folder=""
+        )
+        assert isinstance(player, PlanningPolicy)
+        worlds[world] = player.make_dream(2).model
+        assert len(loaded) == (2 if world == "real" else len(worlds))
+    assert isinstance(worlds["dream"], doubles.RuleModel)
+    assert isinstance(worlds["permuted"], PermutedOutcomes)
+    assert isinstance(worlds["real"], RealOutcomes)
+
+
+def test_episodes_of_an_environment_that_draws_lots_are_not_replayed(folders):
+    run, _ = folders
+    run.mark("collect", {"deterministic": False})
+    plan = dataclasses.replace(run.config.evaluate.plan, world="real")
+    with pytest.raises(RunError, match="deterministic = False"):
+        planning.planning_policy(run, doubles.policy(), plan, stage="s", folder="")
 
 
 def test_a_star_reads_what_the_run_has_won(folders, monkeypatch):

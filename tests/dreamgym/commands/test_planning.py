@@ -86,6 +86,7 @@ def test_what_is_refused_leaves_no_run_directory(tmp_path, capsys):
     [
         (["--depth", "3"], "--depth has no effect without --plan"),
         (["--policy", "bc"], "--policy has no effect without --plan"),
+        (["--world", "real"], "--world has no effect without --plan"),
         (["--plan", "mpc"], "give RUN"),
         (["a", "--run-dir", "b", "--plan", "mpc"], "give one"),
         (["nowhere", "--plan", "mpc"], "nowhere"),
@@ -118,6 +119,11 @@ def test_a_finished_run_plays_its_test_games_with_a_plan(tmp_path, capsys):
     assert 0 <= numbers["overruled"] <= 1
     assert not other.path("policies/dream").exists()  # nothing was trained for it
     assert (tmp_path / "r" / "test" / "bc.jsonl").is_file()
+    for world in ("real", "permuted"):
+        assert main(["evaluate", str(root), *plan, "--world", world]) == 0
+        assert f"| mpc ({world}) |" in capsys.readouterr().out
+        other = Run.open(tmp_path / f"r-mpc-{world}")
+        assert other.numbers("evaluate/bc")["dreamed_per_step"] > 0
 
 
 def test_a_policy_of_another_command_is_left_out_of_the_table(tmp_path):

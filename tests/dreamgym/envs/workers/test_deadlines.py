@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dreamgym.agent import behavior
-from dreamgym.build.real.environments import instance_maker
+from dreamgym.build.real.instances import instance_maker
 from dreamgym.config.stages import EnvConfig
 from dreamgym.envs import base, registry, restarting, vector
 from dreamgym.envs.failures import EnvironmentDown, EnvironmentTimeout

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dreamgym.build.real.environments import instance_maker
+from dreamgym.build.real.instances import instance_maker
 from dreamgym.config.stages import EnvConfig
 from dreamgym.envs import base, restarting, vector
 from dreamgym.envs.failures import EnvironmentTimeout

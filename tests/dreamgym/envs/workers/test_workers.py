@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from dreamgym.build.real.environments import instance_maker
+from dreamgym.build.real.instances import instance_maker
 from dreamgym.config.stages import EnvConfig
 from dreamgym.envs import base, restarting, vector
 from dreamgym.envs.counting import BudgetSpent, CountedEnv, RealSteps

@@ -1,0 +1,127 @@
+"""Controls of planning: other worlds in place of the dream.
+
+Planning must gain nothing where answers say nothing of the actions (PermutedOutcomes),
+and cannot gain more than where they are the real ones (RealOutcomes).
+"""
+
+from collections.abc import Sequence
+
+import gymnasium
+import jax
+import numpy as np
+
+from dreamgym.envs.base import Step, begin, guarded, take, with_own_options
+from dreamgym.envs.failures import EnvironmentFailure
+from worldmodel.data.outcomes import outcome_of
+from worldmodel.data.records import State, Task
+from worldmodel.experience.base import (
+    ExperienceModel,
+    Prediction,
+    Query,
+    failed_prediction,
+)
+from worldmodel.text.task_variations import SeedTask
+
+
+class PermutedOutcomes:
+    """A dream whose answers are those to other actions.
+
+    Each answer, with its next state, reward and outcome, goes to another query of the
+    same batch, drawn at random; a broken one keeps its place.
+    """
+
+    def __init__(self, model: ExperienceModel, seed: int = 0):
+        self.model, self._rng = model, np.random.default_rng(seed)
+
+    def predict(self, queries: Sequence[Query]) -> list[Prediction]:
+        """See ExperienceModel."""
+        answers = list(self.model.predict(queries))
+        sound = [i for i, answer in enumerate(answers) if answer.error is None]
+        order = self._rng.permutation(len(sound))
+        # Along one cycle, so that none keeps its own.
+        donors = {
+            sound[i]: sound[j] for i, j in zip(order, np.roll(order, 1), strict=True)
+        }
+        return [answers[donors.get(i, i)] for i in range(len(answers))]
+
+    def vary(
+        self, groups: Sequence[Sequence[SeedTask]], *, key: jax.Array
+    ) -> list[Task | None]:
+        """See ExperienceModel."""
+        return self.model.vary(groups, key=key)
+
+
+class RealOutcomes:
+    """The real environment as an experience model: it replays each query's episode.
+
+    The environment must be deterministic. An answer is remembered. A query whose replay
+    does not come to its state gets a prediction with an error. `real_steps` counts what
+    all of this took.
+    """
+
+    def __init__(self, env: gymnasium.Env):
+        """See the class; the environment is closed by `close`."""
+        self._env, self.real_steps = env, 0
+        self._answers: dict[tuple[str, tuple[str, ...], str], Prediction] = {}
+        self._position: tuple[str, tuple[str, ...]] | None = None
+        self._state: State = ()
+        self._return = 0.0
+
+    def predict(self, queries: Sequence[Query]) -> list[Prediction]:
+        """See ExperienceModel."""
+        return [self._answer(query) for query in queries]
+
+    def _answer(self, query: Query) -> Prediction:
+        key = query.task.id, tuple(query.past), query.action
+        if key not in self._answers:
+            self._answers[key] = self._replay(query)
+        return self._answers[key]
+
+    def _replay(self, query: Query) -> Prediction:
+        step = guarded(self._env, lambda: self._step_after(query))
+        if isinstance(step, EnvironmentFailure):
+            self._position = None
+            return failed_prediction(query, step.reason)
+        transition = step.transition(query.state, query.action)
+        return Prediction(
+            step.state, transition.reward, outcome_of(transition), "", 1.0, None
+        )
+
+    def _step_after(self, query: Query) -> Step:
+        """Take the query's action, after its past in a new episode where necessary."""
+        task, past = query.task, tuple(query.past)
+        if self._position != (task.id, past):
+            self._state = begin(self._env, with_own_options(task))[1]
+            self._position, self._return = (task.id, ()), 0.0
+            for action in past:
+                self._take(action)
+        if self._position is not None and self._state != query.state:
+            raise ValueError(
+                f"after {len(past)} actions of task {task.id!r} a replay is in another "
+                "state: the environment is not deterministic"
+            )
+        return self._take(query.action)
+
+    def _take(self, action: str) -> Step:
+        if self._position is None:
+            raise ValueError(f"the episode ended before action {action!r}")
+        step = take(self._env, action, self._return)
+        self.real_steps += 1
+        task, past = self._position
+        # Nothing follows an end.
+        ended = step.terminated or step.truncated
+        self._position = None if ended else (task, (*past, action))
+        self._state = step.state
+        self._return += sum(step.rewards.values())
+        return step
+
+    def vary(
+        self, groups: Sequence[Sequence[SeedTask]], *, key: jax.Array
+    ) -> list[Task | None]:
+        """Return None for each group: the environment invents no task."""
+        del key
+        return [None] * len(groups)
+
+    def close(self) -> None:
+        """Close the environment."""
+        guarded(self._env, self._env.close)
