@@ -7,6 +7,7 @@ its tasks (each costs a real reset, which is counted); otherwise the entities na
 the task's texts are renamed, which needs no environment.
 """
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 
@@ -14,6 +15,7 @@ import gymnasium
 import jax
 import numpy as np
 
+from curriculum import generator
 from curriculum.config import CurriculumConfig
 from curriculum.generator import FunctionProposer, Proposer
 from curriculum.pool import TaskPool
@@ -22,9 +24,12 @@ from dreamgym.build.real.instances import instance_maker
 from dreamgym.config.stages import EnvConfig
 from dreamgym.envs import base, registry, restarting
 from worldmodel.data.hashing import content_seed
-from worldmodel.data.records import Task
+from worldmodel.data.records import Episode, Task
 from worldmodel.experience.base import ExperienceModel
 from worldmodel.text.task_variations import SeedTask
+
+PROPOSALS = 64
+"""Tasks that are proposed at a time for expert iteration."""
 
 
 def proposer(
@@ -64,6 +69,37 @@ def proposer(
         return [rule.vary(task, rng) for task in tasks]
 
     return FunctionProposer(by_text)
+
+
+def invented_tasks(
+    experience: ExperienceModel, episodes: Sequence[Episode], count: int, *, seed: int
+) -> list[Task]:
+    """Return up to `count` tasks that the experience model writes from played ones.
+
+    Those are the tasks of the episodes, the ones that were won now and then first. Of
+    four times as many proposals those are returned that have the form of the played
+    tasks, and are no copies.
+    """
+    pool = TaskPool({e.task.id: e.task for e in episodes}.values())
+    outcomes: dict[str, list[bool]] = {}
+    for e in episodes:
+        outcomes.setdefault(e.task.id, []).append(bool(e.success))
+    pool.record_batch(list(outcomes.items()), 0)
+    propose = proposer(
+        pool,
+        CurriculumConfig(generator="model", proposals_per_update=PROPOSALS),
+        experience,
+        env=EnvConfig(),
+        seed=seed,
+    )
+    assert propose is not None
+    rng = np.random.default_rng(seed)
+    for _ in range(math.ceil(4 * count / PROPOSALS)):
+        generator.extend(pool, propose, PROPOSALS, rng)
+        pool.next_update += 1
+        if len(pool.active(generated=True)) >= count:
+            break
+    return [e.task for e in pool.active(generated=True)][:count]
 
 
 class _Real:

@@ -239,6 +239,9 @@ class ExpertIterationConfig:
     """Train tasks, at most, of which nothing was collected, and which are dreamed of
     next to the collected ones; each costs a reset of the real environment, for its
     first state. 0 takes none."""
+    invented_tasks: int = 0
+    """Tasks, at most, that the experience model writes (DreamGym, Eq. 6) where there
+    are fewer real ones than `tasks`, to be dreamed of as these are. 0 writes none."""
     search_steps: int = 0
     """Steps that an A* search takes in the dream, at most, in each task that these
     rollouts did not win; its win is imitated as well. It tries actions that the policy
@@ -255,10 +258,11 @@ class ExpertIterationConfig:
     (docs/LOG.md, 2026-11-25)."""
 
     def __post_init__(self):
-        if min(self.rounds, self.fresh_tasks, self.search_steps) < 0:
+        counts = self.rounds, self.fresh_tasks, self.invented_tasks, self.search_steps
+        if min(counts) < 0:
             raise ValueError(
-                "rounds, fresh_tasks and search_steps must be >= 0, got "
-                f"{self.rounds}, {self.fresh_tasks} and {self.search_steps}"
+                "rounds, fresh_tasks, invented_tasks and search_steps must be >= 0, "
+                f"got {counts}"
             )
         if min(self.tasks, self.rollouts_per_task, self.epochs) < 1:
             raise ValueError(

@@ -17,6 +17,7 @@ from dreamgym.agent.demonstrations import random_success, without_surpassed
 from dreamgym.agent.policy import Policy
 from dreamgym.build import chat as run_chat
 from dreamgym.build.costs import dev_games, dreamed_wins_cost, game_seconds
+from dreamgym.build.curriculum import invented_tasks
 from dreamgym.build.episodes import imitated_episodes, known_solutions, read
 from dreamgym.build.experience import load_experience, read_scorecard, remedy_folder
 from dreamgym.build.imitation import (
@@ -43,7 +44,7 @@ from dreamgym.evaluation.dream_check import dev_metrics
 from dreamgym.evaluation.leading_numbers import is_trusted
 from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
-from worldmodel.data.records import Episode, write_episodes
+from worldmodel.data.records import Episode, Task, write_episodes
 from worldmodel.experience.base import CachingExperienceModel
 
 NAME = "expert_iteration"
@@ -139,6 +140,13 @@ def _iterate(
     c, episodes = run.config.expert_iteration, read(run)[0]
     fresh = training_tasks(run, [e.task for e in episodes], c.fresh_tasks)
     tasks, chance = dreamable_tasks(fresh), random_success(episodes)
+    missing = min(c.invented_tasks, c.tasks - len(tasks))
+    invented: list[Task] = []
+    if missing > 0:
+        startable = [e for e in episodes if e.task.initial_state]
+        seed = run.config.policy_seed
+        invented = invented_tasks(experience, startable, missing, seed=seed)
+    tasks = [*tasks, *invented]
     real, imitated = known_solutions(run), imitated_episodes(run)
     won: list[Episode] = []
     counts: list[int] = []
@@ -180,6 +188,7 @@ def _iterate(
     numbers = {
         "rounds": c.rounds,
         "tasks": len(tasks),
+        **({"invented_tasks": len(invented)} if c.invented_tasks else {}),
         "real_demonstrations": _wins(real),
         "dreamed_demonstrations": counts,
         **({"dreamed_parts": len(won) - counts[-1]} if len(won) > counts[-1] else {}),

@@ -166,3 +166,30 @@ def test_text_worlds_variations_are_train_games_of_other_sizes():
     # The usual game is loaded again after a varied one.
     usual, again = (base.begin(env, textworld._task("coin", 3, "train")) for _ in "ab")
     assert usual == again
+
+
+def test_invented_tasks_are_new_and_come_from_tasks_that_were_won_now_and_then():
+    tasks = doubles.tasks("train")[:12]
+    episodes = [
+        dataclasses.replace(doubles.expert(task), id=f"{task.id}-{i}", success=won)
+        for n, task in enumerate(tasks)
+        for i, won in enumerate((True, n >= 4))
+    ]
+    texts = {(t.instruction, t.initial_state) for t in tasks}
+
+    def invented(count, seed=0):
+        made = run_curriculum.invented_tasks(
+            doubles.RuleModel(), episodes, count, seed=seed
+        )
+        assert len({(t.instruction, t.initial_state) for t in made} | texts) == (
+            len(made) + len(texts)
+        )
+        return made
+
+    few = invented(2)
+    assert len(few) == 2
+    # The first four were won and lost, so that they teach most.
+    assert {t.lineage[0] for t in few} <= {t.id for t in tasks[:4]}
+    assert invented(2) == few
+    # The corridor's model moves each coin once: there are no more variations than that.
+    assert 2 < len(invented(100)) <= 12

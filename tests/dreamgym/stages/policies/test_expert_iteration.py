@@ -332,3 +332,31 @@ def test_in_a_dream_that_is_trusted_a_policy_need_not_win_more_dev_games(
     monkeypatch.setattr(expert_iteration, "_iterate", lambda *_: (expert, {}))
     numbers = expert_iteration.body(run)  # the same policy wins as many games
     assert numbers["kept"] == ("expert_iteration" if trusted else "warmstart")
+
+
+@pytest.mark.medium
+def test_where_real_tasks_are_few_invented_ones_are_dreamed_of(tmp_path, monkeypatch):
+    """The model of the corridor moves the coin, and what is won there is imitated."""
+    run = corridor(tmp_path, monkeypatch, fresh_tasks=0, invented_tasks=20)
+    numbers = expert_iteration.body(run)
+    count = numbers["invented_tasks"]
+    assert 0 < count <= 20
+    assert numbers["tasks"] == len(SHOWN) + count
+    won = read_episodes(run.path("expert_iteration.jsonl"))
+    assert won
+    assert {e.task.split for e in won} == {"generated"}
+    real = {t.id for t in SHOWN}
+    texts = {(t.instruction, t.initial_state) for t in SHOWN}
+    for e in won:
+        assert set(e.task.lineage) <= real
+        assert (e.task.instruction, e.task.initial_state) not in texts
+
+
+def test_no_task_is_invented_where_there_are_enough(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(expert_iteration, "invented_tasks", asked.append)
+    run = corridor(
+        tmp_path, monkeypatch, world=NoWin, tasks=8, fresh_tasks=0, invented_tasks=20
+    )
+    assert expert_iteration.body(run)["invented_tasks"] == 0
+    assert not asked
