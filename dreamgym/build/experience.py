@@ -190,7 +190,9 @@ def fit_data(
         run, tok, train, names, rare_event_share=rare_event_share
     )
     first = source.examples(0)
-    variations = variation_examples(tok, train, c.experience, repeats=2, seed=c.seed)
+    variations = variation_examples(
+        tok, train, c.experience, repeats=2, seed=c.seed, names=names
+    )
     # Unweighted, so that its loss can be compared with that of other settings.
     held_out = transition_examples(
         tok, _with_tokenizer_traces(run, tok, dev), source.memory, c.experience

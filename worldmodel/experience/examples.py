@@ -8,6 +8,7 @@ replies.
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -222,26 +223,28 @@ def variation_examples(
     *,
     repeats: int,
     seed: int,
+    names: Mapping[str, Groups] = MappingProxyType({}),
 ) -> list[Example]:
     """Return Examples of Eq. 6: a task is written from tasks that are similar to it.
 
-    Each task is asked for `repeats` times. Its seeds are drawn from the NEAREST tasks
-    of its family, with the share of their episodes that were won. A task without
-    another one in its family is left out.
+    Each task is asked for `repeats` times, after the first time with `names` exchanged,
+    so that tasks are not learnt by heart. Its seeds are drawn from the NEAREST tasks of
+    its family, with the share of their episodes that were won. A task without another
+    one in its family is left out.
     """
     rng = np.random.default_rng(seed)
-    outcomes_by_task: dict[str, list[bool]] = {}
-    families: dict[str, list[Task]] = {}
+    successes: dict[str, list[bool]] = {}
     for e in episodes:
-        if e.task.id not in outcomes_by_task:
-            families.setdefault(e.task.family, []).append(e.task)
-        outcomes_by_task.setdefault(e.task.id, []).append(bool(e.success))
+        successes.setdefault(e.task.id, []).append(bool(e.success))
+    first = list({e.task.id: e for e in reversed(episodes)}.values())[::-1]
     out = []
-    for family in families.values():
-        seeds = [SeedTask(t, float(np.mean(outcomes_by_task[t.id]))) for t in family]
-        nearest = nearest_tasks(family)
-        for _ in range(repeats):
-            for task, near in zip(family, nearest, strict=True):
+    for draw in range(repeats):
+        families: dict[str, list[Task]] = {}
+        for e in with_exchanged_names(first, names, draw=draw):
+            families.setdefault(e.task.family, []).append(e.task)
+        for family in families.values():
+            seeds = [SeedTask(t, float(np.mean(successes[t.id]))) for t in family]
+            for task, near in zip(family, nearest_tasks(family), strict=True):
                 if near:
                     chosen = rng.permutation(near)[: config.variation_seeds]
                     reply = variation_reply_ids(tok, task)

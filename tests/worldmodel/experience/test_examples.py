@@ -179,6 +179,30 @@ def test_tasks_are_written_from_similar_ones_of_their_family(tok):
     assert set(targets.values()) == {3}
 
 
+def test_tasks_are_asked_for_again_with_other_names(tok):
+    rooms = ("hall", "attic", "cellar", "study")
+    tasks = [
+        Task(id=room, instruction=f"go to the {room}", initial_state=(f"at {room}",))
+        for room in rooms
+    ]
+    episodes = [e for t in tasks for e in task_episodes(t, True)]
+    real = [tuple(variation_reply_ids(tok, t)) for t in tasks]
+    groups = {"": (rooms,)}
+
+    def replies(**names):
+        out = variation_examples(
+            tok, episodes, ExperienceConfig(), repeats=3, seed=0, **names
+        )
+        return [tuple(e.ids[e.mask.index(True) :]) for e in out]
+
+    assert replies() == real * 3
+    exchanged = replies(names=groups)
+    assert exchanged[:4] == real
+    assert exchanged[4:] != real * 2
+    # Each is a task of the same form: of one room only, in instruction and state.
+    assert set(exchanged) <= set(real)
+
+
 def test_seeds_of_a_task_are_those_that_read_most_alike(tok):
     """Of forty tasks in two wordings those of the same one are the nearest."""
     tasks = [
