@@ -7,37 +7,44 @@ depends on which of its words stands where -> episodes in which the names are ex
 A model that is fitted to such copies cannot learn by heart what is next to the
 `bedroom`; it has to read it. Which words are names is not declared: a group counts only
 if transitions that are equal but for its words have results that are equal but for
-them, as often as transitions that are equal word by word.
+them, as often as transitions that are equal word by word. What a step reveals must not
+be known by its names either.
 """
 
 import dataclasses
 import itertools
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from scipy.cluster.hierarchy import fcluster, linkage
 
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.json_reading import RecordError, read_json_object
-from worldmodel.data.outcomes import number_text
-from worldmodel.data.rates import Rate
-from worldmodel.data.records import Episode, State, Task, Transition, atomic_write
-from worldmodel.text import identifiers
-from worldmodel.text.novelty import is_reveal
+from worldmodel.data.records import Episode, State, atomic_write
+from worldmodel.text import identifiers, name_evidence
 
 MAX_NAMES = 2000
 """Words whose places are compared, at most: those that most tasks have."""
 MAX_SHARE = 0.85
-"""A word that a larger share of a family's tasks hold belongs to the family's form."""
+"""A word that a larger share of a family's tasks hold belongs to the family's form. But
+where few tasks are played often, each has seen every name: a word that fewer tasks hold
+in their instruction and first state may be a name, if it is seen in the place of
+another one."""
+CONTAINED = 0.9
+"""Share of the contexts of a word that are usual in a larger group, from which on the
+word joins it: a name that occurred seldom has few contexts."""
+USUAL = 0.2
+"""Share of the words of a group that have a usual context."""
 ALIKE = 0.5
 """The smallest mean overlap (intersection over union) of the contexts of a group."""
+A_NAME = "a name"
+"""The neighbour of a word that is a name itself."""
 MIN_PAIRS = 30
 """Pairs of transitions with different names that must be compared to trust a group."""
-MAX_DIFFERENCE = 0.01
-"""How much more often such pairs may disagree than pairs with the same names."""
-
 MAX_DRAWS = 16
 """Copies of the examples with other names or references that a fit has, at most."""
 
@@ -56,7 +63,7 @@ def word_contexts(
     neighbours: dict[str, set[tuple[int, str]]] = {}
     for line in lines:
         words = identifiers.words(line)
-        kinds = ["", *("a name" if w in names else w for w in words), ""]
+        kinds = ["", *(A_NAME if w in names else w for w in words), ""]
         for left, word, right in zip(kinds, words, kinds[2:], strict=False):
             if word in names:
                 neighbours.setdefault(word, set()).update(((0, left), (1, right)))
@@ -67,20 +74,72 @@ def interchangeable_names(episodes: Sequence[Episode]) -> dict[str, Groups]:
     """Return the groups of names of each family that stand for each other.
 
     Numbers are none: their order means something. Families without such a group are
-    left out.
+    left out. Families that have names in common share the evidence.
     """
     families: dict[str, list[Episode]] = {}
     for e in episodes:
         families.setdefault(e.task.family, []).append(e)
     shares = identifiers.task_shares(episodes)
-    out: dict[str, Groups] = {}
+    candidates: dict[str, list[_Candidate]] = {}
     for family, members in families.items():
-        steps = _computable_steps(members)
+        steps = name_evidence.read_steps(members)
         groups = _similar_words(members, shares[family])
-        trusted = [g for g in groups if _only_places_count(steps, frozenset(g))]
+        form = frozenset(w for w, n in shares[family].items() if n >= MAX_SHARE)
+        lines = {line for e in members for line in identifiers.texts(e)}
+        results = (_candidate(steps, lines, frozenset(g), form) for g in groups)
+        candidates[family] = [c for c in results if c is not None]
+    everywhere = [c for of_family in candidates.values() for c in of_family]
+    out: dict[str, Groups] = {}
+    for family, of_family in candidates.items():
+        trusted = [c.names for c in of_family if c.pairs_with(everywhere) >= MIN_PAIRS]
         if trusted:
             out[family] = tuple(trusted)
     return out
+
+
+class _Candidate(NamedTuple):
+    """Names of a family of which no step shows that they differ; pairs that agree."""
+
+    names: tuple[str, ...]
+    pairs: int
+
+    def pairs_with(self, others: Iterable["_Candidate"]) -> int:
+        """Return its pairs, with those of groups that share half of the smaller one."""
+        own = frozenset(self.names)
+        return sum(
+            other.pairs
+            for other in others
+            if 2 * len(own.intersection(other.names))
+            >= min(len(self.names), len(other.names))
+        )
+
+
+def _candidate(
+    steps: Sequence[name_evidence.Step],
+    lines: Iterable[str],
+    group: frozenset[str],
+    form: frozenset[str],
+) -> _Candidate | None:
+    """Return the group without the words that are no names, or None.
+
+    A word that is not seen in the place of another one is kept if its contexts are
+    those of words that are, and if not most tasks have it (`form`).
+    """
+    pairs = name_evidence.compare_places(steps, group)
+    contexts, varied = word_contexts(lines, group), sorted(pairs.varied)
+    names = pairs.varied | {
+        word
+        for word in group - pairs.varied - pairs.unvaried - form
+        if _are_contained([word], varied, contexts)
+    }
+    if (
+        len(names) < 2
+        or not pairs.agree
+        or name_evidence.are_learnt_by_heart(steps, names)
+        or name_evidence.determine_each_other(steps, names)
+    ):
+        return None
+    return _Candidate(tuple(sorted(names)), int(pairs.other_names.count))
 
 
 def save_names(path: Path, names: Mapping[str, Groups]) -> None:
@@ -113,10 +172,13 @@ def _is_group(value: object) -> bool:
 def _similar_words(episodes: Sequence[Episode], shares: Mapping[str, float]) -> Groups:
     """Return the words that stand between the same words, in groups of two and more."""
     verbs = {w for e in episodes for t in e.transitions for w in t.action.split()[:1]}
+    first_shares = _first_shares(episodes)
     candidates = (
         word
         for word, share in shares.items()
-        if share < MAX_SHARE and word.isalpha() and word not in verbs
+        if (share < MAX_SHARE or 0 < first_shares.get(word, 0.0) < MAX_SHARE)
+        and word.isalpha()
+        and word not in verbs
     )
     # Pairs are compared, so that time and memory grow with their square.
     commonest = sorted(candidates, key=lambda word: (-shares[word], word))
@@ -133,78 +195,47 @@ def _similar_words(episodes: Sequence[Episode], shares: Mapping[str, float]) -> 
     clusters: dict[int, list[str]] = {}
     for word, label in zip(names, labels.tolist(), strict=True):
         clusters.setdefault(label, []).append(word)
-    return tuple(tuple(words) for words in clusters.values() if len(words) > 1)
+    groups: list[list[str]] = []
+    for words in sorted(clusters.values(), key=len, reverse=True):
+        larger = (g for g in groups if len(g) > len(words))
+        wider = (g for g in larger if _are_contained(words, g, contexts))
+        host = next(wider, None)
+        if host is None:
+            groups.append(words)
+        else:
+            host += words
+    return tuple(tuple(sorted(words)) for words in groups if len(words) > 1)
 
 
-def _computable_steps(
-    episodes: Sequence[Episode],
-) -> list[tuple[Task, Transition, frozenset[str]]]:
-    """Return the steps that reveal nothing, with their task and the words they read.
-
-    What a step reveals cannot be computed from what was seen, whatever its names.
-    """
-    out = []
-    for e in episodes:
-        history = [e.task.instruction, *e.task.initial_state]
-        for t in e.transitions:
-            reveals = is_reveal(t, e.task.instruction, history)
-            history += t.state
-            if not reveals:
-                texts = (e.task.instruction, *t.state, t.action)
-                read = {w for text in texts for w in identifiers.words(text)}
-                out.append((e.task, t, frozenset(read)))
-    return out
+def _first_shares(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Return the share of tasks whose instruction or first state holds each word."""
+    tasks = {e.task.id: e.task for e in episodes}.values()
+    counts: Counter[str] = Counter()
+    for task in tasks:
+        texts = (task.instruction, *task.initial_state)
+        counts.update({w for text in texts for w in identifiers.words(text)})
+    return {word: count / len(tasks) for word, count in counts.items()}
 
 
-def _only_places_count(
-    steps: Sequence[tuple[Task, Transition, frozenset[str]]], group: frozenset[str]
+def _are_contained(
+    words: Sequence[str],
+    group: Sequence[str],
+    contexts: Mapping[str, frozenset[tuple[int, str]]],
 ) -> bool:
-    """Return whether the results of actions do not depend on which name is where.
+    """Return whether nearly all contexts of each word are usual ones of the group.
 
-    Steps are compared whose task, state and action are equal once each name of the
-    group is replaced by the order in which it first occurs there: pairs with other
-    names must agree as often as pairs with the same names.
+    Those are contexts of at least USUAL of its words. Only neighbours that are no names
+    count, and each word must have some.
     """
-    first: dict[tuple[str, ...], tuple[tuple[str, ...], tuple]] = {}
-    other_names, same_names = Rate(), Rate()
-    for task, t, read in steps:
-        if not read & group:
-            continue
-        key, outcome, names = _by_places(task, t, group)
-        if key not in first:
-            first[key] = names, outcome
-            continue
-        names_before, outcome_before = first[key]
-        rate = same_names if names == names_before else other_names
-        rate.add(outcome != outcome_before)
-    if other_names.count < MIN_PAIRS:
-        return False
-    chance = same_names.hits / same_names.count if same_names.count else 0.0
-    return other_names.hits / other_names.count <= chance + MAX_DIFFERENCE
 
+    def specific(word: str) -> frozenset[tuple[int, str]]:
+        return frozenset(c for c in contexts[word] if c[1] not in ("", A_NAME))
 
-def _by_places(
-    task: Task, t: Transition, group: frozenset[str]
-) -> tuple[tuple[str, ...], tuple[State, str, bool], tuple[str, ...]]:
-    """Return the query and the outcome of a step with numbers in place of names.
-
-    The third result are the names of the query, in their order.
-    """
-    places: dict[str, str] = {}
-    query = (task.instruction, *t.state, t.action)
-    key = tuple(_with_places(text, group, places) for text in query)
-    names = tuple(places)
-    state = tuple(_with_places(text, group, places) for text in t.next_state)
-    return key, (state, number_text(t.reward), t.terminated), names
-
-
-def _with_places(text: str, group: frozenset[str], places: dict[str, str]) -> str:
-    """Return the text with a place for each name of the group; add new ones."""
-    return identifiers.replace_words(
-        text,
-        lambda word: (
-            places.setdefault(word, f"<{len(places)}>") if word in group else word
-        ),
+    counts = Counter(c for word in group for c in specific(word))
+    usual = frozenset(c for c, n in counts.items() if n >= USUAL * len(group))
+    return all(
+        len(specific(word) & usual) >= max(CONTAINED * len(specific(word)), 1)
+        for word in words
     )
 
 

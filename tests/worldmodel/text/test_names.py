@@ -177,3 +177,141 @@ def test_damaged_names_are_refused_with_their_file(tmp_path, text):
     path.write_text(text)
     with pytest.raises(RecordError, match=r"names\.json"):
         names.load_names(path)
+
+
+# --- few tasks, several families ---------------------------------------------
+
+
+def test_names_that_every_task_has_seen_are_found_where_they_change_places():
+    """Each task holds all rooms, and its first state one: they are no part of the form.
+
+    The words around them, which stand in one place, are.
+    """
+    rooms = list(itertools.permutations(ROOMS))[::40]
+    assert names.interchangeable_names([corridor(r, reveals=False) for r in rooms]) == {
+        "rooms": (ROOMS,)
+    }
+
+
+def in_family(episodes, family):
+    """The episodes, as tasks of another family."""
+    return [
+        dataclasses.replace(
+            e, task=dataclasses.replace(e.task, id=f"{family}{i}", family=family)
+        )
+        for i, e in enumerate(episodes)
+    ]
+
+
+def test_families_with_names_in_common_share_the_evidence():
+    half = walks(reveals=False)[::12]
+    one, other = in_family(half, "one"), in_family(half, "other")
+    assert names.interchangeable_names(one) == {}
+    groups = names.interchangeable_names([*one, *other])
+    assert groups == {"one": (ROOMS,), "other": (ROOMS,)}
+    # The control: a family in which a name counts is left out, and is no evidence.
+    locked = in_family(walks(reveals=False, locked="study")[::12], "locked")
+    assert names.interchangeable_names([*one, *locked]) == {}
+    # And one with other names is none.
+    renamed = [_renamed_all(e) for e in other]
+    assert names.interchangeable_names([*one, *renamed]) == {}
+
+
+OTHERS = ("alcove", "bakery", "chapel", "dairy", "foyer", "gallery")
+
+
+def _renamed_all(episode):
+    renames = dict(zip(ROOMS, OTHERS, strict=True))
+    swap = names._renamed_lines
+    return dataclasses.replace(
+        episode,
+        task=dataclasses.replace(
+            episode.task, initial_state=swap(episode.task.initial_state, renames)
+        ),
+        transitions=tuple(
+            dataclasses.replace(
+                t,
+                state=swap(t.state, renames),
+                next_state=swap(t.next_state, renames),
+            )
+            for t in episode.transitions
+        ),
+    )
+
+
+def opening(box, content, number):
+    """A box is opened, which reveals what is in it, and its content is taken."""
+    task = Task(
+        id=f"{number}",
+        instruction=f"take what is in {box}",
+        family="boxes",
+        initial_state=(f"here is {box}",),
+    )
+    closed, open_ = task.initial_state, (f"here is {box}", f"here is {content}")
+    steps = (
+        Transition(state=closed, action="open", next_state=open_, reveals=True),
+        Transition(
+            state=open_,
+            action=f"take {content}",
+            next_state=(f"here is {box}", f"you have {content}"),
+            rewards={"env": 1.0},
+            reveals=False,
+        ),
+    )
+    return Episode(
+        id=task.id, task=task, transitions=steps, source="random", success=True
+    )
+
+
+def test_what_is_known_by_its_name_is_not_exchanged():
+    """In one world each box holds the same in all tasks, in the other anything."""
+    rng = np.random.default_rng(0)
+    fixed = dict(zip(ROOMS, ROOMS[1:] + ROOMS[:1], strict=True))
+    boxes = [ROOMS[i % 6] for i in range(120)]
+    anything = [opening(b, str(rng.choice(ROOMS)), i) for i, b in enumerate(boxes)]
+    always = [opening(b, fixed[b], i) for i, b in enumerate(boxes)]
+    assert names.interchangeable_names(anything) == {"boxes": (ROOMS,)}
+    assert names.interchangeable_names(always) == {}
+
+
+WAYS = ("down", "left", "right", "up")
+BACK = {"down": "up", "left": "right", "right": "left", "up": "down"}
+
+
+def way(there, back, further, number):
+    """A way is taken and shows the way back; then nothing more happens."""
+    task = Task(
+        id=f"{number}",
+        instruction="look around",
+        family="ways",
+        initial_state=(f"a way {there}",),
+    )
+    there_state = (f"a way {back}", f"a way {further}")
+    steps = (
+        Transition(
+            state=task.initial_state,
+            action=f"go {there}",
+            next_state=there_state,
+            reveals=True,
+        ),
+        Transition(
+            state=there_state, action="wait", next_state=there_state, reveals=False
+        ),
+    )
+    return Episode(
+        id=task.id, task=task, transitions=steps, source="random", success=False
+    )
+
+
+@pytest.mark.parametrize("opposite", [True, False])
+def test_names_that_belong_together_are_not_exchanged_one_by_one(opposite):
+    rng = np.random.default_rng(0)
+    episodes = []
+    for i in range(200):
+        there, other, further = (str(w) for w in rng.choice(WAYS, 3, replace=False))
+        back = BACK[there] if opposite else other
+        if further == back:
+            further = other
+        episodes.append(way(there, back, further, i))
+    expected = {} if opposite else {"ways": (WAYS,)}
+    assert names.interchangeable_names(episodes) == expected
