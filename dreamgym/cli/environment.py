@@ -138,9 +138,10 @@ def _check(args: argparse.Namespace) -> int:
         raise ValueError(f"two environments: {args.environment} and {args.env}")
     name = args.env or args.environment or "textworld"
     start = functools.partial(registry.start, seconds=EnvConfig().start_seconds)
-    env = start(name)
+    # What the environment itself prints must not stand in the report.
+    with contextlib.redirect_stdout(sys.stderr):
+        env = start(name)
     try:
-        # What the environment itself prints must not stand in the report.
         with (
             progress_bar(0, f"check {name}"),
             contextlib.redirect_stdout(sys.stderr),
@@ -153,7 +154,8 @@ def _check(args: argparse.Namespace) -> int:
                 make=lambda: start(name),
             )
     finally:
-        env.close()
+        with contextlib.redirect_stdout(sys.stderr):
+            env.close()
     data, text = report.json(), report.text(name)
     if args.learn and report.faults:
         print("--learn: left out until the faults are mended", file=sys.stderr)

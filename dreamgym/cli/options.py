@@ -377,8 +377,8 @@ def config_of(args: argparse.Namespace) -> RunConfig:
     control = getattr(args, "control", None)
     if control == "real-play" and not config.budget.real_steps:
         raise ValueError(
-            "control real-play divides a number of real steps: give it by --budget N "
-            "(without one, a run's own table has the control real_only_total)"
+            "control real-play divides a number of real steps: give it by --budget N, "
+            "above 0 (without one, a run's own table has the control real_only_total)"
         )
     if config.env.id:
         parse_spec(config.env.id)

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -251,6 +252,7 @@ def _run_stages(args: argparse.Namespace) -> None:
     root = args.run_dir
     if root is None:
         root = _default_directory(config, getattr(args, "control", None))
+    directory = root.absolute()  # an environment may change the working directory
     if args.command in STAGES.commands():
         if args.command != "collect":  # which asks nobody
             check_server(config)
@@ -260,7 +262,7 @@ def _run_stages(args: argparse.Namespace) -> None:
         planned: list[str] = []
         if unplanned is not None:  # what is refused makes no run directory
             planned = planning.stages(unplanned, args.policy)
-        with Run(root, config, learning, args.track, rollouts) as run:
+        with Run(directory, config, learning, args.track, rollouts) as run:
             names = [
                 stage.name
                 for stage in STAGES.commands()[args.command]
@@ -277,9 +279,9 @@ def _run_stages(args: argparse.Namespace) -> None:
     else:
         parts = {"fine_tune": not args.no_transfer, "controls": not args.no_controls}
         if mesh is None:
-            print_estimate(root, config, mesh, **parts)
+            print_estimate(directory, config, mesh, **parts)
         results = quickstart(
-            root,
+            directory,
             config,
             **parts,
             mesh=mesh,
@@ -290,9 +292,10 @@ def _run_stages(args: argparse.Namespace) -> None:
     report.print_table(results, output_console())
     print(f"results: {root / 'results.json'}   plots: {root / 'plots'}")
     print(f"report:  {root / run_report.PAGE}")
-    print(f"next:    dreamgym show {root}   dreamgym doctor {root}")
+    quoted = shlex.quote(str(root))
+    print(f"next:    dreamgym show {quoted}   dreamgym doctor {quoted}")
     if config.env.id:
-        plan = f"dreamgym evaluate {root} --plan mpc"
+        plan = f"dreamgym evaluate {quoted} --plan mpc"
         print(f"plan:    {plan}   (no real step but test games)")
 
 

@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
 import gymnasium
+import numpy as np
 
 from dreamgym.envs.interrupts import check_interrupt
 from worldmodel.data import processes
@@ -155,7 +156,7 @@ def guarded(
     # alarm in another one would leave the rest waiting.
     limit = Deadline(seconds if processes.process_count() == 1 else 0.0)
     try:
-        with limit:
+        with limit, np.errstate():  # errors that it turns on are its own
             value = call()
     except EnvironmentDown:
         raise

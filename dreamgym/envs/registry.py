@@ -10,6 +10,7 @@ import inspect
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 from dreamgym.envs.adapters import gymnasium_text
 from dreamgym.envs.failures import Deadline, not_started
@@ -104,7 +105,8 @@ def make(spec: str, **kwargs: Any) -> gymnasium.Env:
             "made without arguments: give them defaults, or derive a class that does"
         ) from None
     try:
-        env = maker(**kwargs)
+        with np.errstate():  # what its module sets is meant for itself
+            env = maker(**kwargs)
     except (OSError, MemoryError):  # whoever restarts environments knows these
         raise
     except SystemExit as error:  # it would end a command without a word

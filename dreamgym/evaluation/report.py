@@ -204,7 +204,9 @@ def percentage(value: float | None) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+    if value is None:
+        return "-"
+    return f"{value:.2f}" if abs(value) < 1e7 else f"{value:.3g}"
 
 
 def write(root: Path, results: dict[str, Any]) -> None:

@@ -191,7 +191,8 @@ def success_change(
     if after is None and before is None:
         phrase = "none could be scored, neither after it nor before"
     if lost_families:
-        phrase += f" (families lost: {', '.join(lost_families)})"
+        names = (family or "the only one" for family in lost_families)
+        phrase += f" (families lost: {', '.join(names)})"
     return phrase
 
 

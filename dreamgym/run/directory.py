@@ -67,7 +67,8 @@ class Run:
           TrackerError: a tracker is unknown, not installed or fails to start.
         """
         require(track)
-        self.root, self.config = Path(directory), config
+        # Absolute, because an environment may change the working directory.
+        self.root, self.config = Path(directory).absolute(), config
         self.mesh, self.rollout_mesh = mesh, rollout_mesh
         self.lock = RunLock(self.root)
         path = self.root / "manifest.json"
@@ -127,8 +128,9 @@ class Run:
         reason = f"{path}: made with other settings ({'; '.join(changed)})"
         if has_begun(self.root):
             raise RunError(
-                f"{reason}; repeat them, choose another --run-dir, or give a --name: a "
-                "new attempt that takes over the stages that they do not change"
+                f"{reason}; repeat them, choose another --run-dir, or, with quickstart "
+                "or a single stage, give a --name: a new attempt that takes over the "
+                "stages that they do not change"
             )
         with self.lock:  # nothing would be lost, unless another command is at work
             print(f"{reason}; it had not begun, and takes these", file=sys.stderr)

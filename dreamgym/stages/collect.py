@@ -87,6 +87,12 @@ def _from_file(run: Run) -> dict[str, Any]:
     train, dev = sides_of(read_episodes(path), path)
     if not train:
         raise RunError(f"{path}: expected an episode of split 'train', got none")
+    if not any(e.task.initial_state for e in train):
+        print(
+            f"{path}: all episodes begin with an empty state, of which nothing can be "
+            "dreamed: an experience model can be fitted, and no policy trained in it",
+            file=sys.stderr,
+        )
     if not dev:
         train, dev = split_by_task(train, share=0.1)
     if not run.config.env.id:

@@ -95,11 +95,20 @@ def _steps(state: State, turns: Sequence[_Turn]) -> list[dict[str, Any]]:
 # --- OpenAI-style messages ---------------------------------------------------
 
 
+_TEXT_PARTS = {
+    "text": "text",
+    "input_text": "text",
+    "output_text": "text",
+    "refusal": "refusal",
+}
+"""Types of the parts of a message that hold text, and where it stands."""
+
+
 def _content(message: Any, where: Where) -> str | None:
     """Return the text of a message: a string, text parts (one a line), or a refusal."""
     value = field(message, "content", object, where, None)
-    if value is None:
-        return field(message, "refusal", str, where, None)
+    if value in (None, ""):
+        return field(message, "refusal", str, where, None) or value
     if isinstance(value, str):
         return value
     content_place = where.at("content")
@@ -107,9 +116,9 @@ def _content(message: Any, where: Where) -> str | None:
     for i, part in enumerate(check_type(value, list, content_place)):
         at = content_place.at(f"[{i}]")
         kind = field(part, "type", str, at)
-        if kind not in ("text", "refusal"):
+        if kind not in _TEXT_PARTS:
             raise at.error("a part of type 'text' or 'refusal'", part)
-        out.append(field(part, kind, str, at))
+        out.append(field(part, _TEXT_PARTS[kind], str, at))
     return "\n".join(out)
 
 
@@ -119,6 +128,11 @@ def _call(call: Any, where: Where) -> tuple[str, dict[str, Any] | None]:
     Arguments that are not valid JSON are kept as the model wrote them; such a call is
     no object.
     """
+    if isinstance(call, dict) and call.get("type") == "custom":
+        custom, place = field(call, "custom", dict, where), where.at("custom")
+        arguments = {"input": field(custom, "input", str, place)}
+        text = json.dumps(arguments, ensure_ascii=False)
+        return f"{field(custom, 'name', str, place)} {text}", arguments
     function = field(call, "function", dict, where)
     function_place = where.at("function")
     name = field(function, "name", str, function_place)

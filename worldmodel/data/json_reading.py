@@ -58,7 +58,8 @@ class Where:
 
     def at(self, field: str) -> "Where":
         """Return the place of a field of this value."""
-        return Where(self.path, self.line, f"{self.field}.{field}".lstrip("."))
+        dot = "" if field.startswith("[") else "."
+        return Where(self.path, self.line, f"{self.field}{dot}{field}".lstrip("."))
 
     def error(self, expected: str, value: object) -> RecordError:
         """Return the error to raise for a value at this place."""
@@ -131,7 +132,8 @@ def _open_file(path: Path, expected: str) -> Iterator[tuple[Any, Any]]:
         hint = f" (such as {file})" if has_them else ""
         raise RecordError(f"{path}: a directory; expected a file{hint}: {expected}")
     if not path.is_file():
-        raise RecordError(f"{path}: no such file; expected {expected}")
+        reason = "no regular file" if path.exists() else "no such file"
+        raise RecordError(f"{path}: {reason}; expected {expected}")
     with path.open("rb") as disk:
         packed = disk.peek(2)[:2] == _GZIP
         yield (gzip.GzipFile(fileobj=disk) if packed else disk), disk

@@ -8,7 +8,6 @@ docs/reference/episodes.md describes the fields.
 
 import contextlib
 import dataclasses
-import errno
 import gzip
 import itertools
 import json
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from worldmodel.data import processes
+from worldmodel.data.files import replacement
 from worldmodel.data.json_reading import (
     Progress,
     RecordError,
@@ -349,26 +349,8 @@ def atomic_write(path: str | os.PathLike):
         if not writes:
             yield processes.discarded_text()
             return
-        with _replacement(path) as file:
+        with replacement(path) as file:
             yield file
-
-
-@contextlib.contextmanager
-def _replacement(path: Path) -> Iterator[Any]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8", newline="\n") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        if error.errno == errno.ENOSPC and error.filename is None:
-            error.filename = str(path)  # which disk is full
-        raise
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -146,7 +146,13 @@ def drop_too_long(
     Raises:
       ValueError: there are examples, and none of them fits.
     """
-    limit, cure = width, "shorten the states or widen the rows"
+    longest = max((len(e.ids) for e in examples), default=0)
+    limit = width
+    cure = (
+        "shorten the states (the longest example has "
+        f"{longest} tokens), or widen the rows: set row_tokens of this fit "
+        f"(such as pretrain.fit.row_tokens) to {math.ceil(longest / MAX_WIDENING)}"
+    )
     if positions < width:
         limit = positions
         cure = (
@@ -161,7 +167,7 @@ def drop_too_long(
     )
     if not fitting:
         raise ValueError(f"{message} {limit} tokens: {cure}")
-    print(f"fit: {message} {limit} tokens and left out", file=sys.stderr)
+    print(f"fit: {message} {limit} tokens and left out: {cure}", file=sys.stderr)
     return fitting
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from worldmodel.data.json_reading import RecordError
 from worldmodel.data.rates import Rate
 from worldmodel.data.records import Episode
-from worldmodel.text.novelty import PRICE, novel_words
+from worldmodel.text.novelty import LETTERS, PRICE, novel_words
 from worldmodel.text.writing.number_changes import ALL_LINES, ChangeRule
 
 MAX_SHARE = 0.05
@@ -37,7 +37,7 @@ REFERENCE_FILE = "references.json"
 Shares = Mapping[str, Mapping[str, float]]
 """The share of tasks that hold each word, by family."""
 
-_WORD = re.compile(rf"\d+(?:[.:]\d+)+|{PRICE}|\w+")
+_WORD = re.compile(rf"\d+(?:[.:]\d+)+|{PRICE}|{LETTERS}")
 _NUMBER = re.compile(r"\d+(?:[.:]\d+)*|\d+,\d\d")
 
 

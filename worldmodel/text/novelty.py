@@ -1,6 +1,7 @@
 """Words of a next state that occurred nowhere before."""
 
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
@@ -8,7 +9,25 @@ from worldmodel.data.records import State, Transition
 
 PRICE = r"\d+,\d\d(?=\s?(?:[€£$¥]|EUR|CHF|USD))"
 """A price with a comma, which elsewhere parts the numbers of a pair: `12,50 €`."""
-_WORD = re.compile(rf"\d+(?:\.\d+)+|{PRICE}|\w+")
+
+UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\uf900-\ufaff"
+)
+"""Characters of writing without spaces (Thai, Lao, Burmese, Khmer, Chinese, Japanese):
+each is a word of its own, with the marks that follow it."""
+
+
+def _marks() -> str:
+    """Return the combining marks, as vowel signs and accents, of a character class."""
+    codes = range(0x300, 0x3100)
+    marks = [c for c in map(chr, codes) if unicodedata.category(c) in ("Mn", "Mc")]
+    return "".join(marks)
+
+
+_MARKS = _marks()
+LETTERS = rf"[{UNSPACED}][{_MARKS}]*|(?:(?![{UNSPACED}])\w[{_MARKS}]*)+"
+"""A word of letters, digits and underscores, without its marks cut off."""
+_WORD = re.compile(rf"\d+(?:\.\d+)+|{PRICE}|{LETTERS}")
 _NUMBER = re.compile(r"\d{1,30}(?:[.,]\d{1,30})?")
 """A number to calculate with; a longer row of digits, such as a tape, is a word."""
 MAX_NUMBERS = 64

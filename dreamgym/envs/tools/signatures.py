@@ -74,12 +74,17 @@ class Signature:
 
         Raises:
           TypeError: an argument has no type, none that JSON has, or no name in a call;
-            or the method is a coroutine.
+            or the method is a coroutine, or has letters in its name that no call has.
         """
         if inspect.iscoroutinefunction(method):
             raise TypeError(
                 f"{place_of(method)}: a tool cannot be async, since nothing awaits it: "
                 "write def, with asyncio.run(...) inside"
+            )
+        if not method.__name__.isascii():
+            raise TypeError(
+                f"{place_of(method)}: the name of a tool has ASCII letters, digits and "
+                f"underscores, as calls have, got {method.__name__!r}"
             )
         doc = inspect.getdoc(method) or ""
         parameters = dict(list(inspect.signature(method).parameters.items())[1:])
@@ -160,7 +165,8 @@ class Signature:
         if argument.required:
             return f"{name}: {hint_text(hint)}"
         if fits(argument.default, hint):
-            return f"{name}: {hint_text(hint)} = {json.dumps(argument.default)}"
+            default = json.dumps(argument.default, ensure_ascii=False)
+            return f"{name}: {hint_text(hint)} = {default}"
         return f"{name}?: {hint_text(hint)}"
 
     def schema(self) -> dict[str, Any]:
@@ -265,7 +271,7 @@ def hint_text(hint: Any) -> str:
         return _SIMPLE[hint]
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
-        return " | ".join(json.dumps(value) for value in parts)
+        return " | ".join(json.dumps(value, ensure_ascii=False) for value in parts)
     if _is_union(hint):
         return " | ".join(map(hint_text, parts))
     if hint in (list, dict) or origin in (list, dict):

@@ -183,4 +183,6 @@ def _percent(value: float | None) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}"  # noqa: RUF001
+    if value is None:
+        return "–"  # noqa: RUF001
+    return f"{value:.2f}" if abs(value) < 1e7 else f"{value:.3g}"

@@ -8,6 +8,7 @@ import sys
 import time
 
 import gymnasium
+import numpy as np
 import pytest
 
 from dreamgym.envs import base
@@ -121,3 +122,13 @@ def test_alarms_that_a_call_sets_up_stay_as_it_left_them():
         assert rings == [1]
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+def test_what_an_environment_asks_of_numpy_stays_its_own():
+    def step():
+        np.seterr(all="raise")
+        return np.exp(np.float32(1.0))
+
+    before = np.geterr()
+    assert guarded(doubles.Corridor(), step) > 2
+    assert np.geterr() == before

@@ -255,3 +255,7 @@ def test_a_mean_of_games_is_a_share_where_each_value_is_0_or_1():
     amounts = mean_of_games({"a": [3.0, 1.0], "b": [0.0]}, seed=0)
     assert amounts["mean"] == pytest.approx(4 / 3)
     assert (amounts["low"], amounts["high"]) == (0.0, 2.0)  # twice b, twice a
+
+
+def test_a_lost_family_without_a_name_is_named():
+    assert success_change(0.1, 0.9, [""]).endswith("(families lost: the only one)")

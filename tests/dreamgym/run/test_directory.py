@@ -360,3 +360,17 @@ def test_a_damaged_file_of_a_run_is_an_error_with_its_name(tmp_path, text):
     (tmp_path / "fidelity.json").write_text(text)
     with pytest.raises(ValueError, match=r"fidelity\.json: expected"):
         run.read_json("fidelity.json")
+
+
+def test_a_run_stays_where_it_is_when_an_environment_goes_elsewhere(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with Run("runs/here", preset("tiny")) as run:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        run.write_json("numbers.json", {})
+        run.mark("collect", {})
+    assert (tmp_path / "runs/here/numbers.json").is_file()
+    assert (tmp_path / "runs/here/stages/collect.json").is_file()
+    assert not list((tmp_path / "elsewhere").iterdir())

@@ -395,3 +395,22 @@ def test_gpt_must_not_speak_first():
     row = {"conversations": [{"from": "gpt", "value": "x"}]}
     with pytest.raises(RecordError, match=r"from'.*a human turn first"):
         from_agentgym(row, HERE, "n")
+
+
+def test_a_refusal_beside_no_text_and_parts_of_other_interfaces_are_taken():
+    refusing = {"role": "assistant", "content": "", "refusal": "no"}
+    assert openai(("user", "u"), refusing).transitions[-1].action == "no"
+    asked = [{"type": "input_text", "text": "x"}]
+    answered = [{"type": "output_text", "text": "y"}]
+    (t,) = openai(("user", asked), ("assistant", answered)).transitions
+    assert (t.state, t.action) == (("x",), "y")
+
+
+def test_a_call_of_a_custom_tool_has_its_input():
+    custom = {"name": "run", "input": "print(1)"}
+    made = {"type": "custom", "id": "1", "custom": custom}
+    turn = {"role": "assistant", "content": None, "tool_calls": [made]}
+    reply = {"role": "tool", "content": "1", "tool_call_id": "1"}
+    first = openai(("user", "u"), turn, reply, ("assistant", "done")).transitions[0]
+    assert first.action == 'run {"input": "print(1)"}'
+    assert first.next_state == ("1",)

@@ -130,7 +130,7 @@ BAD_RECORDINGS = {
     "infos a text": ({"infos": "x"}, "'infos'.*list"),
     "a success of 1": (
         {"infos": [{}, {"success": 1}]},
-        r"infos.\[1\].success'.*true or false",
+        r"infos\[1\].success'.*true or false",
     ),
     "seed a text": ({"seed": "3"}, "'seed'.*a whole number"),
 }

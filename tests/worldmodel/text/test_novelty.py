@@ -68,3 +68,30 @@ def test_a_row_of_thousands_of_digits_is_a_word_and_no_number():
     tape = "01" * 3000
     assert novel_words(("tape 0",), "write", "", (f"tape {tape}", "1")) == {tape}
     assert novel_words((f"tape {tape}", "3"), "write", "", ("4", tape)) == set()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("按3号灯", ["按", "3", "号", "灯"]),
+        ("ランプ3", ["ラ", "ン", "プ", "3"]),
+        ("เปิดไฟ", ["เ", "ปิ", "ด", "ไ", "ฟ"]),
+        ("वस्तु हिन्दी", ["वस्तु", "हिन्दी"]),
+        ("cafe\u0301 cru", ["cafe\u0301", "cru"]),
+        ("문을 열다", ["문을", "열다"]),
+        ("открыть дверь", ["открыть", "дверь"]),
+    ],
+)
+def test_words_of_other_scripts(text, words):
+    """Without spaces each character is a word, and no mark is cut off."""
+    assert words_of(text) == words
+
+
+def test_a_visible_game_reveals_nothing_in_any_script():
+    for off, on, action in (
+        ("lamp 3 is off", "lamp 3 is on", "turn on lamp 3"),
+        ("3号灯关了", "3号灯开了", "开3号灯"),
+    ):
+        assert novel_words((off, on.replace("3", "4")), action, "", (on,)) == set()
+    # But another vowel sign makes another word.
+    assert novel_words(("वस्तु हिन्दी",), "ले", "", ("वस्तु हिन्दु",)) == {"हिन्दु"}

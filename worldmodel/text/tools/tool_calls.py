@@ -81,10 +81,12 @@ _NAMED = re.compile(r"([A-Za-z_][\w.-]*)\(")
 _SPACED = re.compile(r"([A-Za-z_][\w.-]*)\s+(\{.*)", re.DOTALL)
 _CALL_LINE = re.compile(r"[A-Za-z_][\w.-]*(\s+\{.*|\(.*\))|\{.*\}")
 _OBJECT_LIST = re.compile(r"\[\s*\{")
-_ARGUMENT = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*")
+_ARGUMENT = re.compile(r"\s*([^\W\d]\w*)\s*=\s*")
 _SINGLE = re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL)
 _BARE = re.compile(r"[^,()=\"'{}\[\]]+")
 _NEXT = re.compile(r"\s*(,|\Z)")
+_PYTHON = {"True": True, "False": False, "None": None}
+"""Values that JSON writes otherwise."""
 
 
 RESULT = "result "
@@ -437,7 +439,10 @@ def _value(text: str, at: int) -> tuple[Any, int]:
     bare = _BARE.match(text, at)
     if bare is None:
         raise ValueError(f"expected a value at {text[at : at + 20]!r}")
+    text = bare[0].strip()
+    if text in _PYTHON:
+        return _PYTHON[text], bare.end()
     try:
-        return _json(bare[0]), bare.end()
+        return _json(text), bare.end()
     except ValueError:
-        return bare[0].strip(), bare.end()
+        return text, bare.end()

@@ -3,10 +3,12 @@
 import dataclasses
 import datetime
 import enum
+from typing import Literal
 
 import pytest
 
 from dreamgym.envs.contract import checker
+from dreamgym.envs.tools.signatures import Signature
 from dreamgym.envs.tools.tool_env import ToolEnv, tool
 from worldmodel.data.records import Task
 from worldmodel.text.tools.tool_calls import read_action
@@ -157,3 +159,19 @@ def test_a_tool_is_no_coroutine():
 
     with pytest.raises(TypeError, match=r"wait .*: a tool cannot be async"):
         type("Odd", (ToolEnv,), {"wait": tool(wait)})
+
+
+def test_texts_of_other_scripts_are_shown_as_they_are_written():
+    """An agent cannot copy what stands there as escapes."""
+
+    def paint(self, colour: Literal["蓝色", "café"] = "蓝色"): ...
+
+    text = str(Signature.of_method(paint))
+    assert 'colour: "蓝色" | "café" = "蓝色"' in text
+
+
+def test_a_tool_that_no_call_can_name_is_refused():
+    def événement(self, x: str): ...
+
+    with pytest.raises(TypeError, match=r"ASCII letters.*événement"):
+        Signature.of_method(événement)

@@ -349,3 +349,10 @@ def test_a_thought_is_cut_at_the_beginning_alone_and_at_once():
     for text in ("<think>" * 14_000, "<think>" + " " * 80_000, "<think>a" * 9_000):
         read_action(text)
     assert time.monotonic() - start < 2
+
+
+def test_values_may_be_written_as_python_has_them():
+    assert read_call("f(a=True, b=False, c=None, d=Nonesuch)") == Call(
+        "f", {"a": True, "b": False, "c": None, "d": "Nonesuch"}
+    )
+    assert read_call('f(été="x")') == Call("f", {"été": "x"})
