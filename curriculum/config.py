@@ -79,16 +79,22 @@ class FeasibilityConfig:
             raise ValueError(
                 f"max_distance must be in [0, 0.5], got {self.max_distance}"
             )
-        if self.max_distance < 0.5 and not self.rollouts:
+        nearest = min((abs(n / self.rollouts - 0.5) for n in self._wins()), default=1.0)
+        if self.max_distance < 0.5 and nearest > self.max_distance:
             raise ValueError(
-                "max_distance is about the share of won rollouts, and rollouts is 0: "
-                "set rollouts to >= 2, or leave max_distance out"
+                f"max_distance = {self.max_distance} refuses every task: no share of "
+                f"{self.rollouts} rollouts is as near to 1/2; set rollouts to an even "
+                "number, or leave max_distance out"
             )
         if self.actions < 1 or not 0.0 <= self.agreement <= 1.0:
             raise ValueError(
                 "actions must be >= 1 and agreement in [0, 1], got "
                 f"{self.actions} and {self.agreement}"
             )
+
+    def _wins(self) -> range:
+        """Return how many rollouts of a task may be won, so that it has a plan."""
+        return range(1, self.rollouts + 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -39,6 +39,11 @@ class Proposer(Protocol):
         """
         ...
 
+    @property
+    def group_size(self) -> int:
+        """How many seed tasks it reads for a new one, at most."""
+        ...
+
     def __call__(
         self, groups: Sequence[Sequence[SeedTask]], /
     ) -> Sequence[Task | None]:
@@ -55,6 +60,7 @@ class FunctionProposer:
 
     function: Callable[[Sequence[Sequence[SeedTask]]], Sequence[Task | None]]
     starts_in_environment: bool = False
+    group_size: int = MAX_SEEDS
 
     def __call__(
         self, groups: Sequence[Sequence[SeedTask]], /
@@ -101,19 +107,22 @@ def seeds(pool: TaskPool, count: int, rng: np.random.Generator) -> list[Task]:
 
 
 def seed_groups(
-    pool: TaskPool, count: int, rng: np.random.Generator
+    pool: TaskPool, count: int, rng: np.random.Generator, size: int = MAX_SEEDS
 ) -> list[list[SeedTask]]:
     """Return the seeds of `count` proposals: a valuable task and similar ones.
 
-    The others are drawn among the NEAREST of the family's CANDIDATES most valuable
-    tasks. Each has the share of its rollouts that were won.
+    There are at most `size` in a group. Those behind the first are drawn among the
+    NEAREST of the family's CANDIDATES most valuable tasks. Each has the share of its
+    rollouts that were won.
     """
     firsts = seeds(pool, count, rng)
+    if size == 1:
+        return [[_with_success(pool, task)] for task in firsts]
     ranked: dict[str, list[Task]] = {}
     for task in seeds(pool, len(pool.entries), rng):
         ranked.setdefault(task.family, []).append(task)
     groups: dict[str, list[SeedTask]] = {}
-    for family in {first.family for first in firsts}:
+    for family in dict.fromkeys(first.family for first in firsts):
         of_family = [first for first in firsts if first.family == family]
         # Behind the candidates may stand a first task that is less valuable.
         tasks = list(
@@ -121,7 +130,7 @@ def seed_groups(
         )
         nearest = dict(zip((t.id for t in tasks), nearest_tasks(tasks), strict=True))
         for first in of_family:
-            drawn = rng.permutation(np.array(nearest[first.id], int))[: MAX_SEEDS - 1]
+            drawn = rng.permutation(np.array(nearest[first.id], int))[: size - 1]
             group = [first, *(tasks[i] for i in drawn)]
             groups[first.id] = [_with_success(pool, task) for task in group]
     return [groups[first.id] for first in firsts]
@@ -172,7 +181,7 @@ def extend(
     """
     if count == 0:
         return {}
-    groups = seed_groups(pool, count, rng)
+    groups = seed_groups(pool, count, rng, propose.group_size)
     firsts = [group[0].task for group in groups]
     real = propose.starts_in_environment
     passed, counts = _filter_proposals(pool, firsts, propose(groups), real=real)

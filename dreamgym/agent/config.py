@@ -152,9 +152,10 @@ class PlanConfig:
     collected episode was won: A* looks for a win."""
     world: str = "dream"
     """What the sequences are tried in: the "dream", or a control at test games. In
-    "permuted" each answer of the dream is that to another action, so that planning must
-    gain nothing. "real" replays each sequence in the real environment,
-    which must be deterministic: a ceiling, whose real steps no budget counts."""
+    "permuted" the dream answers with what another recorded action would lead to, so
+    that planning must gain nothing. "real" replays each sequence in the real
+    environment, which must be deterministic: a ceiling, whose real steps no budget
+    counts."""
     depth: int = 4
     """Dreamed steps of a sequence, at most; the step limit of an episode ends it too.
     Errors of the dream add up over them."""

@@ -137,7 +137,9 @@ def dreamed_wins_cost(config: RunConfig, workload: Workload, rounds: int) -> Cos
     c = config.expert_iteration
     steps_per_task = c.rollouts_per_task * workload.max_steps
     steps_per_task += SEARCHED * c.search_steps
-    return dream_cost(config, workload, rounds * c.tasks * steps_per_task)
+    # To write a task takes about as long as to answer an action.
+    written = 4 * c.invented_tasks
+    return dream_cost(config, workload, rounds * c.tasks * steps_per_task + written)
 
 
 def dream_cost(config: RunConfig, workload: Workload, steps: float | int) -> Cost:

@@ -7,7 +7,6 @@ its tasks (each costs a real reset, which is counted); otherwise the entities na
 the task's texts are renamed, which needs no environment.
 """
 
-import math
 import sys
 from collections.abc import Callable, Sequence
 
@@ -68,7 +67,7 @@ def proposer(
         rng = np.random.default_rng(number(tasks))
         return [rule.vary(task, rng) for task in tasks]
 
-    return FunctionProposer(by_text)
+    return FunctionProposer(by_text, group_size=1)
 
 
 def invented_tasks(
@@ -80,10 +79,14 @@ def invented_tasks(
     four times as many proposals those are returned that have the form of the played
     tasks, and are no copies.
     """
-    pool = TaskPool({e.task.id: e.task for e in episodes}.values())
+    tasks = {e.task.id: e.task for e in episodes}
+    if not tasks:
+        return []
+    pool = TaskPool(tasks.values())
     outcomes: dict[str, list[bool]] = {}
     for e in episodes:
-        outcomes.setdefault(e.task.id, []).append(bool(e.success))
+        if e.success is not None:
+            outcomes.setdefault(e.task.id, []).append(e.success)
     pool.record_batch(list(outcomes.items()), 0)
     propose = proposer(
         pool,
@@ -93,19 +96,19 @@ def invented_tasks(
         seed=seed,
     )
     assert propose is not None
-    rng = np.random.default_rng(seed)
-    for _ in range(math.ceil(4 * count / PROPOSALS)):
-        generator.extend(pool, propose, PROPOSALS, rng)
+    rng, proposed = np.random.default_rng(seed), 0
+    invented: list[Task] = []
+    while proposed < 4 * count and len(invented) < count:
+        proposed += sum(generator.extend(pool, propose, PROPOSALS, rng).values())
         pool.next_update += 1
-        if len(pool.active(generated=True)) >= count:
-            break
-    return [e.task for e in pool.active(generated=True)][:count]
+        invented = [e.task for e in pool.active(generated=True)]
+    return invented[:count]
 
 
 class _Real:
     """Variations by the real environment, which has started each of them."""
 
-    starts_in_environment = True
+    starts_in_environment, group_size = True, 1
 
     def __init__(
         self, pool: TaskPool, env: EnvConfig, number: Callable[[Sequence[Task]], int]

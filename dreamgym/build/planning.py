@@ -151,7 +151,11 @@ def _planning_world(
     # Plans compare confidences with each other only: they need not be calibrated.
     experience = load_experience(run, stage=stage, folder=folder)
     if plan.world == "permuted":
-        return PermutedOutcomes(experience, seed=run.config.seed)
+        actions = [t.action for e in read(run)[0] for t in e.transitions]
+        try:
+            return PermutedOutcomes(experience, actions, seed=run.config.seed)
+        except ValueError as error:
+            raise RunError(f"{run.root}: {error}") from None
     return experience
 
 

@@ -45,8 +45,8 @@ def add_evaluate_options(command: argparse.ArgumentParser) -> None:
         "--world",
         choices=WORLDS,
         help="what plans are tried in: the dream, or a control: the dream with the "
-        "answers to other actions (permuted), or the real environment, whose steps "
-        "are not counted (real)",
+        "answers to other recorded actions (permuted), or the real environment, whose "
+        "steps are not counted (real)",
     )
     add("--depth", type=int, metavar="H", help="dreamed steps ahead, at most")
     add("--simulations", type=int, metavar="M", help="candidates or paths a step")

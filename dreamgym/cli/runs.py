@@ -290,12 +290,17 @@ def _run_stages(args: argparse.Namespace) -> None:
             others=others,
         )
     report.print_table(results, output_console())
+    _print_places(root, root / run_report.PAGE, plans=bool(config.env.id))
+
+
+def _print_places(root: Path, page: Path, *, plans: bool) -> None:
+    """Print where the results of a run are, and which commands go on."""
     print(f"results: {root / 'results.json'}   plots: {root / 'plots'}")
-    print(f"report:  {root / run_report.PAGE}")
-    quoted = shlex.quote(str(root))
-    print(f"next:    dreamgym show {quoted}   dreamgym doctor {quoted}")
-    if config.env.id:
-        plan = f"dreamgym evaluate {quoted} --plan mpc"
+    print(f"report:  {page}")
+    name = shlex.quote(str(root))
+    print(f"next:    dreamgym show {name}   dreamgym doctor {name}")
+    if plans:
+        plan = f"dreamgym evaluate {name} --plan mpc"
         print(f"plan:    {plan}   (no real step but test games)")
 
 

@@ -156,7 +156,7 @@ def guarded(
     # alarm in another one would leave the rest waiting.
     limit = Deadline(seconds if processes.process_count() == 1 else 0.0)
     try:
-        with limit, np.errstate():  # errors that it turns on are its own
+        with limit, np.errstate():  # errors that it turns on end no fit of ours
             value = call()
     except EnvironmentDown:
         raise

@@ -96,7 +96,8 @@ def make(spec: str, **kwargs: Any) -> gymnasium.Env:
       ValueError: the name is neither, its class wants other arguments or raises, or
         what it makes is no environment.
     """
-    maker = parse_spec(spec)
+    with np.errstate():  # its module may turn errors on, which would end our fits
+        maker = parse_spec(spec)
     try:
         inspect.signature(maker).bind(**kwargs)
     except TypeError as error:
@@ -105,7 +106,7 @@ def make(spec: str, **kwargs: Any) -> gymnasium.Env:
             "made without arguments: give them defaults, or derive a class that does"
         ) from None
     try:
-        with np.errstate():  # what its module sets is meant for itself
+        with np.errstate():
             env = maker(**kwargs)
     except (OSError, MemoryError):  # whoever restarts environments knows these
         raise

@@ -90,7 +90,7 @@ class BatchedExperienceModel(ExperienceModel):
     def vary(
         self, groups: Sequence[Sequence[SeedTask]], *, key: jax.Array
     ) -> list[Task | None]:
-        """Return a variation of each task; it is not batched with others."""
+        """Return a new task from each group; they are not batched with others."""
         return self._model.vary(groups, key=key)
 
     def close(self) -> None:

@@ -71,9 +71,13 @@ def test_tasks_that_are_won_too_often_or_too_seldom_are_refused(
     assert refusal_reason(config, agreement_rate=None, won=won, scored=scored) == reason
 
 
-def test_a_distance_without_rollouts_is_refused():
-    with pytest.raises(ValueError, match=r"max_distance .* rollouts is 0"):
-        FeasibilityConfig(max_distance=0.25)
+@pytest.mark.parametrize(
+    ("rollouts", "max_distance"), [(0, 0.25), (1, 0.25), (3, 0.1), (5, 0.05)]
+)
+def test_a_distance_that_no_share_of_rollouts_keeps_is_refused(rollouts, max_distance):
+    with pytest.raises(ValueError, match=r"max_distance .* refuses every task"):
+        FeasibilityConfig(rollouts=rollouts, max_distance=max_distance)
+    FeasibilityConfig(rollouts=4, max_distance=max_distance)
 
 
 def test_what_is_not_asked_for_refuses_nothing():

@@ -1,6 +1,9 @@
 """The generator: which seeds are varied, and which variations are taken in."""
 
 import dataclasses
+import os
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -77,6 +80,52 @@ def test_a_task_that_is_alone_in_its_family_is_its_only_seed():
     assert sorted([s.task.id for s in group] for group in groups) == [
         [SEED.id],
         ["other"],
+    ]
+
+
+SEED_GROUPS = """
+import dataclasses, numpy as np
+from curriculum import generator
+from curriculum.pool import TaskPool
+from tests import doubles
+tasks = [
+    dataclasses.replace(t, family=f"family {i % 3}")
+    for i, t in enumerate(doubles.tasks("train")[:30])
+]
+groups = generator.seed_groups(TaskPool(tasks), 9, np.random.default_rng(0))
+print([[s.task.id for s in group] for group in groups])
+"""
+
+
+@pytest.mark.medium
+def test_seeds_are_the_same_in_every_process():
+    """Families are sets of texts, whose order differs from process to process."""
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", SEED_GROUPS],
+            env=os.environ | {"PYTHONHASHSEED": str(seed)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in (0, 1, 3)
+    }
+    assert len(printed) == 1
+
+
+def test_a_proposer_of_single_tasks_gets_them_alone():
+    pool = TaskPool(doubles.tasks("train")[:6])
+    asked = []
+
+    def propose(groups):
+        asked.extend(groups)
+        return [None for _ in groups]
+
+    proposer = FunctionProposer(propose, group_size=1)
+    generator.extend(pool, proposer, 3, np.random.default_rng(0))
+    assert [len(group) for group in asked] == [1, 1, 1]
+    assert [g[0].task.id for g in asked] == [
+        t.id for t in generator.seeds(pool, 3, np.random.default_rng(0))
     ]
 
 

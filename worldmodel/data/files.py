@@ -18,11 +18,15 @@ def replacement(path: Path) -> Iterator[Any]:
       FileExistsError: the path is a directory, a device or a pipe, which must not be
         replaced.
     """
-    path = path.resolve() if path.is_symlink() else path
     if path.exists() and not path.is_file():
         kind = "a directory" if path.is_dir() else "no regular file"
         message = f"{kind}; expected a file to write, or a new name"
         raise FileExistsError(errno.EEXIST, message, str(path))
+    if path.is_symlink():
+        try:
+            path = path.resolve()
+        except RuntimeError as error:  # links that name each other
+            raise OSError(errno.ELOOP, str(error), str(path)) from None
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

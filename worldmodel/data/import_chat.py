@@ -107,7 +107,7 @@ _TEXT_PARTS = {
 def _content(message: Any, where: Where) -> str | None:
     """Return the text of a message: a string, text parts (one a line), or a refusal."""
     value = field(message, "content", object, where, None)
-    if value in (None, ""):
+    if value in (None, "", []):
         return field(message, "refusal", str, where, None) or value
     if isinstance(value, str):
         return value
@@ -117,7 +117,8 @@ def _content(message: Any, where: Where) -> str | None:
         at = content_place.at(f"[{i}]")
         kind = field(part, "type", str, at)
         if kind not in _TEXT_PARTS:
-            raise at.error("a part of type 'text' or 'refusal'", part)
+            expected = "a part of type 'text', 'input_text', 'output_text' or 'refusal'"
+            raise at.error(expected, part)
         out.append(field(part, _TEXT_PARTS[kind], str, at))
     return "\n".join(out)
 

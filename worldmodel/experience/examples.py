@@ -233,9 +233,11 @@ def variation_examples(
     one in its family is left out.
     """
     rng = np.random.default_rng(seed)
-    successes: dict[str, list[bool]] = {}
+    outcomes_by_task: dict[str, list[bool]] = {}
     for e in episodes:
-        successes.setdefault(e.task.id, []).append(bool(e.success))
+        if e.success is not None:
+            outcomes_by_task.setdefault(e.task.id, []).append(e.success)
+    success = {name: float(np.mean(won)) for name, won in outcomes_by_task.items()}
     first = list({e.task.id: e for e in reversed(episodes)}.values())[::-1]
     out = []
     for draw in range(repeats):
@@ -243,7 +245,7 @@ def variation_examples(
         for e in with_exchanged_names(first, names, draw=draw):
             families.setdefault(e.task.family, []).append(e.task)
         for family in families.values():
-            seeds = [SeedTask(t, float(np.mean(successes[t.id]))) for t in family]
+            seeds = [SeedTask(t, success.get(t.id)) for t in family]
             for task, near in zip(family, nearest_tasks(family), strict=True):
                 if near:
                     chosen = rng.permutation(near)[: config.variation_seeds]

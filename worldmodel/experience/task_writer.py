@@ -17,6 +17,7 @@ from worldmodel.experience.config import ExperienceConfig
 from worldmodel.experience.grammar import variation_grammar
 from worldmodel.text.task_variations import (
     SeedTask,
+    fitting_seeds,
     parse_variation,
     variation_ids,
     variation_reply_ids,
@@ -36,11 +37,14 @@ def write_tasks(
 
     So is one that is longer than all seed tasks, by more than a few tokens, and that of
     seeds for which the model has too few positions. Of a group the first
-    `config.variation_seeds` are read.
+    `config.variation_seeds` are read, as far as `config.context_budget` goes.
     """
     if not groups:
         return []
-    groups = [group[: config.variation_seeds] for group in groups]
+    budget = config.context_budget
+    groups = [
+        fitting_seeds(tok, group[: config.variation_seeds], budget) for group in groups
+    ]
     tasks = [seed.task for group in groups for seed in group]
     out: list[Task | None] = [None] * len(groups)
     instructions = [len(tok.encode(t.instruction)) for t in tasks]
@@ -56,8 +60,7 @@ def write_tasks(
         state_tokens,
         has_instruction=all(t.instruction for t in tasks),
     )
-    budget = config.context_budget
-    contexts = [variation_ids(tok, group, budget) for group in groups]
+    contexts = [variation_ids(tok, group) for group in groups]
     room = model.config.max_position_embeddings - max_tokens
     fitting = [i for i, ids in enumerate(contexts) if len(ids) <= room]
     if not fitting:

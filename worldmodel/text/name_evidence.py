@@ -28,7 +28,7 @@ MAX_BY_OTHERS = 0.85
 """... if fewer reveals by actions with other names of the group show it."""
 MIN_REVEALS = 10
 """Reveals by actions with a name, from at least three tasks, to say so."""
-MIN_UNVARIED = 3
+MIN_FIXED = 3
 """Pairs in which a word stands opposite itself alone, from which on it is no name."""
 
 
@@ -81,25 +81,28 @@ def determine_each_other(steps: Sequence[Step], group: frozenset[str]) -> bool:
     for task, t, _, reveals in steps:
         if not reveals:
             continue
-        acted = group.intersection(identifiers.words(t.action))
-        if len(acted) != 1:
+        in_action = group.intersection(identifiers.words(t.action))
+        if len(in_action) != 1:
             continue
-        (name,) = acted
+        (name,) = in_action
         before = set(t.state)
         new = (line for line in t.next_state if line not in before)
-        revealed = group.intersection(
-            w for line in new for w in identifiers.words(line)
-        )
+        new_words = (word for line in new for word in identifiers.words(line))
+        new_names = group.intersection(new_words)
         counts[name] += 1
         tasks.setdefault(name, set()).add(task.id)
-        together.update((name, other) for other in revealed - {name})
+        together.update((name, other) for other in new_names - {name})
+    totals: Counter[str] = Counter()
+    for (_, other), count in together.items():
+        totals[other] += count
+    total = sum(counts.values())
     for (name, other), count in together.items():
         if counts[name] < MIN_REVEALS or len(tasks[name]) < 3:
             continue
-        rest = [n for n in counts if n not in (name, other)]
-        total = sum(counts[n] for n in rest)
-        by_others = sum(together[n, other] for n in rest) / max(total, 1)
-        if count >= DETERMINED * counts[name] and by_others < MAX_BY_OTHERS:
+        if count < DETERMINED * counts[name]:
+            continue
+        rest = max(total - counts[name] - counts[other], 1)
+        if (totals[other] - count) / rest < MAX_BY_OTHERS:
             return True
     return False
 
@@ -108,14 +111,14 @@ class Pairs(NamedTuple):
     """Pairs of steps that are equal but for their names, and how many disagree.
 
     `other_names` counts pairs with different names, `same_names` those with the same
-    ones. Words of `varied` stood opposite another one, those of `unvaried` in at least
-    MIN_UNVARIED pairs opposite themselves alone.
+    ones. Words of `movable` stood opposite another one, those of `fixed` in at least
+    MIN_FIXED pairs opposite themselves alone.
     """
 
     other_names: Rate
     same_names: Rate
-    varied: frozenset[str]
-    unvaried: frozenset[str]
+    movable: frozenset[str]
+    fixed: frozenset[str]
 
     @property
     def agree(self) -> bool:
@@ -128,7 +131,7 @@ class Pairs(NamedTuple):
 
 
 def compare_places(steps: Sequence[Step], group: frozenset[str]) -> Pairs:
-    """Return whether the results of actions depend on which name is where.
+    """Return how often the results of actions depend on which name is where.
 
     Steps are compared whose task, state and action are equal once each name of the
     group is replaced by the order in which it first occurs there. Those that reveal
@@ -136,7 +139,7 @@ def compare_places(steps: Sequence[Step], group: frozenset[str]) -> Pairs:
     """
     first: dict[tuple[str, ...], tuple[tuple[str, ...], tuple]] = {}
     other_names, same_names = Rate(), Rate()
-    varied: set[str] = set()
+    movable: set[str] = set()
     opposite_itself: Counter[str] = Counter()
     for task, t, read, reveals in steps:
         if reveals or not read & group:
@@ -154,9 +157,9 @@ def compare_places(steps: Sequence[Step], group: frozenset[str]) -> Pairs:
             if one == other:
                 opposite_itself[one] += 1
             else:
-                varied.update((one, other))
-    unvaried = {w for w, n in opposite_itself.items() if n >= MIN_UNVARIED} - varied
-    return Pairs(other_names, same_names, frozenset(varied), frozenset(unvaried))
+                movable.update((one, other))
+    fixed = {w for w, n in opposite_itself.items() if n >= MIN_FIXED} - movable
+    return Pairs(other_names, same_names, frozenset(movable), frozenset(fixed))
 
 
 def _by_places(
@@ -175,10 +178,13 @@ def _by_places(
 
 
 def _with_places(text: str, group: frozenset[str], places: dict[str, str]) -> str:
-    """Return the text with a place for each name of the group; add new ones."""
+    """Return the text with a place for each name of the group; add new ones.
+
+    A place begins with a character of private use, as no text does.
+    """
     return identifiers.replace_words(
         text,
         lambda word: (
-            places.setdefault(word, f"<{len(places)}>") if word in group else word
+            places.setdefault(word, f"\ue000{len(places)}") if word in group else word
         ),
     )

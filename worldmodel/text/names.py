@@ -45,6 +45,12 @@ A_NAME = "a name"
 """The neighbour of a word that is a name itself."""
 MIN_PAIRS = 30
 """Pairs of transitions with different names that must be compared to trust a group."""
+MIN_OWN_PAIRS = 8
+"""Pairs of a family itself, where the others are of families with the same names."""
+SHARED_NAMES = 0.8
+"""Share of the smaller of two groups of names that the other has as well, from which on
+they are the same names."""
+
 MAX_DRAWS = 16
 """Copies of the examples with other names or references that a fit has, at most."""
 
@@ -86,32 +92,43 @@ def interchangeable_names(episodes: Sequence[Episode]) -> dict[str, Groups]:
         groups = _similar_words(members, shares[family])
         form = frozenset(w for w, n in shares[family].items() if n >= MAX_SHARE)
         lines = {line for e in members for line in identifiers.texts(e)}
-        results = (_candidate(steps, lines, frozenset(g), form) for g in groups)
-        candidates[family] = [c for c in results if c is not None]
+        candidates[family] = [
+            _candidate(steps, lines, frozenset(g), form) for g in groups
+        ]
     everywhere = [c for of_family in candidates.values() for c in of_family]
     out: dict[str, Groups] = {}
     for family, of_family in candidates.items():
-        trusted = [c.names for c in of_family if c.pairs_with(everywhere) >= MIN_PAIRS]
-        if trusted:
-            out[family] = tuple(trusted)
+        groups = [c.names for c in of_family if c.counts(everywhere)]
+        if groups:
+            out[family] = tuple(groups)
     return out
 
 
 class _Candidate(NamedTuple):
-    """Names of a family of which no step shows that they differ; pairs that agree."""
+    """Words of a family, pairs that compare them, and whether a step shows that they
+    differ.
+    """
 
     names: tuple[str, ...]
     pairs: int
+    agree: bool
 
-    def pairs_with(self, others: Iterable["_Candidate"]) -> int:
-        """Return its pairs, with those of groups that share half of the smaller one."""
-        own = frozenset(self.names)
-        return sum(
-            other.pairs
-            for other in others
-            if 2 * len(own.intersection(other.names))
-            >= min(len(self.names), len(other.names))
+    def counts(self, others: Sequence["_Candidate"]) -> bool:
+        """Return whether there is enough evidence that the names stand for each other.
+
+        Groups of other families are evidence if they share all but a fifth of the
+        smaller group, and evidence against it if they disagree.
+        """
+        if not self.agree or self.pairs < MIN_OWN_PAIRS:
+            return False
+        alike = [c for c in others if self._is_alike(c)]
+        return self.pairs >= MIN_PAIRS or (
+            all(c.agree for c in alike) and sum(c.pairs for c in alike) >= MIN_PAIRS
         )
+
+    def _is_alike(self, other: "_Candidate") -> bool:
+        shared = len(frozenset(self.names).intersection(other.names))
+        return shared >= SHARED_NAMES * min(len(self.names), len(other.names))
 
 
 def _candidate(
@@ -119,27 +136,26 @@ def _candidate(
     lines: Iterable[str],
     group: frozenset[str],
     form: frozenset[str],
-) -> _Candidate | None:
-    """Return the group without the words that are no names, or None.
+) -> _Candidate:
+    """Return the group without the words that are no names, and what is known of it.
 
     A word that is not seen in the place of another one is kept if its contexts are
     those of words that are, and if not most tasks have it (`form`).
     """
     pairs = name_evidence.compare_places(steps, group)
-    contexts, varied = word_contexts(lines, group), sorted(pairs.varied)
-    names = pairs.varied | {
+    contexts, movable = word_contexts(lines, group), sorted(pairs.movable)
+    names = pairs.movable | {
         word
-        for word in group - pairs.varied - pairs.unvaried - form
-        if _are_contained([word], varied, contexts)
+        for word in group - pairs.movable - pairs.fixed - form
+        if _are_contained([word], movable, contexts)
     }
-    if (
-        len(names) < 2
-        or not pairs.agree
-        or name_evidence.are_learnt_by_heart(steps, names)
-        or name_evidence.determine_each_other(steps, names)
-    ):
-        return None
-    return _Candidate(tuple(sorted(names)), int(pairs.other_names.count))
+    agree = (
+        len(names) > 1
+        and pairs.agree
+        and not name_evidence.are_learnt_by_heart(steps, names)
+        and not name_evidence.determine_each_other(steps, names)
+    )
+    return _Candidate(tuple(sorted(names)), int(pairs.other_names.count), agree)
 
 
 def save_names(path: Path, names: Mapping[str, Groups]) -> None:

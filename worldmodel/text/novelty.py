@@ -25,7 +25,7 @@ def _marks() -> str:
 
 
 _MARKS = _marks()
-LETTERS = rf"[{UNSPACED}][{_MARKS}]*|(?:(?![{UNSPACED}])\w[{_MARKS}]*)+"
+LETTERS = rf"(?=\w)[{UNSPACED}][{_MARKS}]*|(?:(?![{UNSPACED}])\w[{_MARKS}]*)+"
 """A word of letters, digits and underscores, without its marks cut off."""
 _WORD = re.compile(rf"\d+(?:\.\d+)+|{PRICE}|{LETTERS}")
 _NUMBER = re.compile(r"\d{1,30}(?:[.,]\d{1,30})?")

@@ -77,29 +77,43 @@ def nearest_tasks(tasks: Sequence[Task], count: int = NEAREST) -> list[list[int]
 # --- what a model reads and writes -------------------------------------------
 
 
+def fitting_seeds(
+    tok: AnyTokenizer, seeds: Sequence[SeedTask], budget: float | int
+) -> list[SeedTask]:
+    """Return the first seed, and those behind it that have at most `budget` ids.
+
+    From the first one on that does not fit all are left out.
+    """
+    count, used = 1, 0
+    for seed in seeds[1:]:
+        used += len(_seed_ids(tok.context_view, seed))
+        if used > budget:
+            break
+        count += 1
+    return list(seeds[:count])
+
+
 def variation_ids(
     tok: AnyTokenizer, seeds: Sequence[SeedTask], budget: float | int = math.inf
 ) -> list[int]:
     """Return the context of Eq. 6: the seed tasks with their initial states.
 
     A seed that was tried stands behind a token of its outcome: "win" from two thirds of
-    won attempts on, "lose" up to one third, else "go". All seeds but the first have at
-    most `budget` ids together; those that do not fit are left out.
+    won attempts on, "lose" up to one third, else "go". Only `fitting_seeds` are read.
     """
-    tok, out, used = tok.context_view, list[int](), 0
-    for number, (task, success) in enumerate(seeds):
-        outcome = [] if success is None else [tok.control(_outcome(success))]
-        ids = [
-            tok.control("vary"),
-            *outcome,
-            *tok.encode(task.instruction),
-            *state_ids(tok, task.initial_state, plain=True),
-        ]
-        used += len(ids) if number else 0
-        if used > budget:
-            break
-        out += ids
-    return [*out, tok.control("task")]
+    view = tok.context_view
+    read = fitting_seeds(tok, seeds, budget)
+    return [i for seed in read for i in _seed_ids(view, seed)] + [tok.control("task")]
+
+
+def _seed_ids(tok: AnyTokenizer, seed: SeedTask) -> list[int]:
+    task, success = seed
+    return [
+        tok.control("vary"),
+        *([] if success is None else [tok.control(_outcome(success))]),
+        *tok.encode(task.instruction),
+        *state_ids(tok, task.initial_state, plain=True),
+    ]
 
 
 def _outcome(success: float) -> str:

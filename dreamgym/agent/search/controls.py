@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import gymnasium
 import jax
-import numpy as np
 
 from dreamgym.envs.base import Step, begin, guarded, take, with_own_options
 from dreamgym.envs.failures import EnvironmentFailure
+from worldmodel.data.hashing import content_seed
 from worldmodel.data.outcomes import outcome_of
 from worldmodel.data.records import State, Task
 from worldmodel.experience.base import (
@@ -24,25 +24,35 @@ from worldmodel.text.task_variations import SeedTask
 
 
 class PermutedOutcomes:
-    """A dream whose answers are those to other actions.
+    """A dream that answers with what another action would lead to.
 
-    Each answer, with its next state, reward and outcome, goes to another query of the
-    same batch, drawn at random; a broken one keeps its place.
+    For each query another one of the recorded actions is drawn, by the query and the
+    seed alone, and the model is asked about that in the same state.
     """
 
-    def __init__(self, model: ExperienceModel, seed: int = 0):
-        self.model, self._rng = model, np.random.default_rng(seed)
+    def __init__(self, model: ExperienceModel, actions: Sequence[str], seed: int = 0):
+        """See the class.
+
+        Raises:
+          ValueError: there are fewer than two actions, none of which is another one.
+        """
+        self.actions = sorted(set(actions))
+        if len(self.actions) < 2:
+            raise ValueError(
+                "plans in a permuted dream need two recorded actions or more, got "
+                f"{self.actions}"
+            )
+        self.model, self._seed = model, seed
 
     def predict(self, queries: Sequence[Query]) -> list[Prediction]:
         """See ExperienceModel."""
-        answers = list(self.model.predict(queries))
-        sound = [i for i, answer in enumerate(answers) if answer.error is None]
-        order = self._rng.permutation(len(sound))
-        # Along one cycle, so that none keeps its own.
-        donors = {
-            sound[i]: sound[j] for i, j in zip(order, np.roll(order, 1), strict=True)
-        }
-        return [answers[donors.get(i, i)] for i in range(len(answers))]
+        others = [q._replace(action=self._other_action(q)) for q in queries]
+        return list(self.model.predict(others))
+
+    def _other_action(self, query: Query) -> str:
+        others = [a for a in self.actions if a != query.action]
+        number = content_seed(self._seed, query.task.id, *query.past, query.action)
+        return others[number % len(others)]
 
     def vary(
         self, groups: Sequence[Sequence[SeedTask]], *, key: jax.Array

@@ -193,3 +193,18 @@ def test_invented_tasks_are_new_and_come_from_tasks_that_were_won_now_and_then()
     assert invented(2) == few
     # The corridor's model moves each coin once: there are no more variations than that.
     assert 2 < len(invented(100)) <= 12
+
+
+def test_four_times_as_many_proposals_are_made_from_however_few_tasks():
+    asked = []
+
+    class Silent(doubles.RuleModel):
+        def vary(self, groups, *, key):
+            del key
+            asked.extend(groups)
+            return [None] * len(groups)
+
+    episodes = [doubles.expert(task) for task in doubles.tasks("train")[:5]]
+    assert run_curriculum.invented_tasks(Silent(), episodes, 20, seed=0) == []
+    assert 80 <= len(asked) < 80 + len(episodes)
+    assert run_curriculum.invented_tasks(Silent(), [], 20, seed=0) == []

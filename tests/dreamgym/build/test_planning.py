@@ -59,8 +59,10 @@ def test_without_a_method_the_policy_plays_as_it_is(folders):
     assert not loaded
 
 
-def test_a_control_plans_in_another_world(folders):
+def test_a_control_plans_in_another_world(folders, monkeypatch):
     run, loaded = folders
+    won = doubles.expert(doubles.task(0, 2, 4))
+    monkeypatch.setattr(planning, "read", lambda _: ([won], []))
     worlds = {}
     for world in ("dream", "permuted", "real"):
         plan = dataclasses.replace(run.config.evaluate.plan, world=world)
@@ -72,6 +74,7 @@ def test_a_control_plans_in_another_world(folders):
         assert len(loaded) == (2 if world == "real" else len(worlds))
     assert isinstance(worlds["dream"], doubles.RuleModel)
     assert isinstance(worlds["permuted"], PermutedOutcomes)
+    assert worlds["permuted"].actions == ["go right", "take coin"]
     assert isinstance(worlds["real"], RealOutcomes)
 
 

@@ -1,5 +1,6 @@
 import sys
 
+import numpy as np
 import pytest
 
 from dreamgym.envs import registry
@@ -136,3 +137,15 @@ def test_an_environment_that_ends_the_program_is_an_error(monkeypatch):
     monkeypatch.setattr(doubles, "ExitsInInit", ExitsInInit, raising=False)
     with pytest.raises(ValueError, match=r"it called sys.exit\(0\)"):
         registry.make("tests.doubles:ExitsInInit")
+
+
+def test_what_a_module_asks_of_numpy_ends_with_its_import(tmp_path, monkeypatch):
+    (tmp_path / "strict_numbers.py").write_text(
+        "import numpy\nnumpy.seterr(all='raise')\n"
+        "from tests.corridor import Corridor\n"
+        "class Strict(Corridor):\n    pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    before = np.geterr()
+    registry.make("strict_numbers:Strict").close()
+    assert np.geterr() == before

@@ -593,5 +593,16 @@ def test_a_link_is_written_through_and_nothing_else_is_replaced(tmp_path):
             records.atomic_write(tmp_path / name) as file,
         ):
             file.write("new")
+    (tmp_path / "to_pipe").symlink_to(tmp_path / "pipe")
+    with (
+        pytest.raises(FileExistsError, match="no regular file"),
+        records.atomic_write(tmp_path / "to_pipe"),
+    ):
+        pass
+    (tmp_path / "to_pipe").unlink()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(OSError), records.atomic_write(tmp_path / "loop"):  # noqa: PT011
+        pass
+    (tmp_path / "loop").unlink()
     assert (tmp_path / "pipe").is_fifo()
     assert {p.name for p in tmp_path.iterdir()} == {"real.jsonl", "link.jsonl", "pipe"}

@@ -179,6 +179,22 @@ def test_tasks_are_written_from_similar_ones_of_their_family(tok):
     assert set(targets.values()) == {3}
 
 
+def test_seeds_of_unscored_episodes_have_no_outcome(tok):
+    tasks = [
+        Task(id=f"{i}", instruction=f"do {i}", initial_state=("x",)) for i in range(2)
+    ]
+    episodes = [*task_episodes(tasks[0], None), *task_episodes(tasks[1], None, True)]
+    config = ExperienceConfig(variation_seeds=1)
+    contexts = [
+        e.ids[: e.mask.index(True)]
+        for e in variation_examples(tok, episodes, config, repeats=1, seed=0)
+    ]
+    assert contexts == [
+        variation_ids(tok, [SeedTask(tasks[1], 1.0)]),
+        variation_ids(tok, [SeedTask(tasks[0])]),
+    ]
+
+
 def test_tasks_are_asked_for_again_with_other_names(tok):
     rooms = ("hall", "attic", "cellar", "study")
     tasks = [

@@ -136,3 +136,18 @@ def test_a_variation_has_the_seeds_that_the_model_was_fitted_to(
     budget = model.config.context_budget
     assert contexts == [variation_ids(tok, group[:3], budget)]
     assert one.lineage == ("s0", "s1", "s2")
+
+
+def test_seeds_that_do_not_fit_are_not_in_the_lineage(tok, text_model, monkeypatch):
+    group = [
+        SeedTask(dataclasses.replace(SEEDS[0], id=f"s{i}", lineage=()))
+        for i in range(3)
+    ]
+    good = variation_reply_ids(
+        tok, Task(id="?", instruction="go", initial_state=("x",))
+    )
+    monkeypatch.setattr(task_writer, "generate", scripted((good, [0] * len(good))))
+    model = others(tok, text_model)
+    model.config = dataclasses.replace(model.config, context_budget=0)
+    (one,) = model.vary([group], key=jax.random.key(0))
+    assert one.lineage == ("s0",)

@@ -9,7 +9,7 @@ import pytest
 
 from worldmodel.data.json_reading import RecordError
 from worldmodel.data.records import Episode, Task, Transition
-from worldmodel.text import names
+from worldmodel.text import name_evidence, names
 
 ROOMS = ("attic", "cellar", "hall", "kitchen", "pantry", "study")
 
@@ -212,6 +212,10 @@ def test_families_with_names_in_common_share_the_evidence():
     # The control: a family in which a name counts is left out, and is no evidence.
     locked = in_family(walks(reveals=False, locked="study")[::12], "locked")
     assert names.interchangeable_names([*one, *locked]) == {}
+    # So is one of which too little is known to see it.
+    few = in_family(walks(reveals=False, locked="study")[1::100], "few")
+    everything = in_family(walks(reveals=False), "everything")
+    assert names.interchangeable_names([*everything, *few]) == {"everything": (ROOMS,)}
     # And one with other names is none.
     renamed = [_renamed_all(e) for e in other]
     assert names.interchangeable_names([*one, *renamed]) == {}
@@ -315,3 +319,17 @@ def test_names_that_belong_together_are_not_exchanged_one_by_one(opposite):
         episodes.append(way(there, back, further, i))
     expected = {} if opposite else {"ways": (WAYS,)}
     assert names.interchangeable_names(episodes) == expected
+
+
+def test_a_text_that_looks_like_a_place_is_none():
+    group = frozenset(["red", "blue", "green"])
+    steps = [
+        name_evidence.Step(
+            Task(id=str(i), instruction="look"),
+            Transition(state=(line,), action="look", next_state=(line,)),
+            frozenset(line.split()),
+            False,
+        )
+        for i, line in enumerate(["see red and blue", "see red and <1>"])
+    ]
+    assert name_evidence.compare_places(steps, group).other_names.count == 0
