@@ -15,13 +15,10 @@ import numpy as np
 from curriculum.feasibility import Feasible
 from curriculum.pool import TaskPool
 from worldmodel.data.records import State, Task
+from worldmodel.data.seed_tasks import MAX_SEEDS, SeedTask
 from worldmodel.text import state_format
 from worldmodel.text.state_format import StateFormat
-from worldmodel.text.task_variations import (
-    MAX_SEEDS,
-    SeedTask,
-    nearest_tasks,
-)
+from worldmodel.text.task_variations import nearest_tasks
 
 CANDIDATES = 128
 """The most valuable tasks of a family, among which similar ones are looked for."""

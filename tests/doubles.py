@@ -22,6 +22,7 @@ from tests import corridor
 from worldmodel.backbone.config import ModelConfig
 from worldmodel.backbone.model import Model, create, forward
 from worldmodel.data.records import Episode, State, Task, Transition, lines
+from worldmodel.data.seed_tasks import SeedTask
 from worldmodel.experience.base import Prediction, Query
 from worldmodel.experience.config import ExperienceConfig
 from worldmodel.experience.local import LocalExperienceModel
@@ -29,7 +30,6 @@ from worldmodel.fitting import supervised
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.config import OptimizerConfig
 from worldmodel.memory import ReplayMemory
-from worldmodel.text.task_variations import SeedTask
 from worldmodel.text.tokenizer import TextTokenizer
 
 # Tests use them by these names.

@@ -24,8 +24,8 @@ from dreamgym.config.stages import EnvConfig
 from dreamgym.envs import base, registry, restarting
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Episode, Task
+from worldmodel.data.seed_tasks import SeedTask
 from worldmodel.experience.base import ExperienceModel
-from worldmodel.text.task_variations import SeedTask
 
 PROPOSALS = 64
 """Tasks that are proposed at a time for expert iteration."""

@@ -14,13 +14,13 @@ from typing import NamedTuple
 import jax
 
 from worldmodel.data.records import Task
+from worldmodel.data.seed_tasks import SeedTask
 from worldmodel.experience.base import (
     CachingExperienceModel,
     ExperienceModel,
     Prediction,
     Query,
 )
-from worldmodel.text.task_variations import SeedTask
 
 MAX_BATCH = 64
 """Queries of one call, at most: as many as the sampler computes side by side."""

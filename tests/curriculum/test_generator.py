@@ -13,7 +13,7 @@ from curriculum import generator
 from curriculum.generator import FunctionProposer
 from curriculum.pool import TaskPool
 from tests import doubles, helpers
-from worldmodel.text.task_variations import MAX_SEEDS, SeedTask
+from worldmodel.data.seed_tasks import MAX_SEEDS, SeedTask
 
 SEED = doubles.task(0, 2, 3)
 

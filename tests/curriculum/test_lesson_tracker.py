@@ -23,7 +23,7 @@ from tests.curriculum.test_lessons import (
     SILENT,
     tool_task,
 )
-from worldmodel.text.task_variations import seed_tasks
+from worldmodel.data.seed_tasks import seed_tasks
 
 
 def test_the_when_stage_draws_half_and_half():

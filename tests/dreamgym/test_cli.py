@@ -253,7 +253,7 @@ def test_a_control_has_its_directory_and_its_parts(monkeypatch, flags):
     args = ["--preset", "tiny", "--env", CORRIDOR, "--budget", "900", *flags]
     assert run("control", "real-play", *args) != 0
     ((root, config, fine_tune, controls),) = calls
-    assert root == "runs/tiny-0-real-play"
+    assert Path(root) == Path("runs/tiny-0-real-play").absolute()
     assert config == with_control(
         preset("tiny", {"env.id": CORRIDOR, "budget.real_steps": 900}), "real-play"
     )

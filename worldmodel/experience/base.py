@@ -14,11 +14,11 @@ import jax
 from worldmodel.data import outcomes
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import State, Task, Transition, check_lines
+from worldmodel.data.seed_tasks import SeedTask
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
 from worldmodel.text.state_format import StateFormat
 from worldmodel.text.task_options import renamed_words, with_renamed_words
-from worldmodel.text.task_variations import SeedTask
 
 SAMPLES = 3
 SAMPLED = 1000

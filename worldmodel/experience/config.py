@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from worldmodel.text.task_variations import MAX_SEEDS
+from worldmodel.data.seed_tasks import MAX_SEEDS
 
 SIGNALS = ("token_probability", "nearest_neighbor", "self_consistency", "ensemble")
 """What the confidence of an answer may be computed from.

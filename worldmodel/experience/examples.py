@@ -15,6 +15,7 @@ import numpy as np
 
 from worldmodel.data import outcomes, processes
 from worldmodel.data.records import Episode, State, Task, Transition
+from worldmodel.data.seed_tasks import SeedTask
 from worldmodel.experience.base import Query
 from worldmodel.experience.config import ExperienceConfig
 from worldmodel.experience.contexts import query_context
@@ -25,7 +26,6 @@ from worldmodel.text import prompts
 from worldmodel.text.names import MAX_DRAWS, Groups, with_exchanged_names
 from worldmodel.text.references import reference_rule
 from worldmodel.text.task_variations import (
-    SeedTask,
     nearest_tasks,
     variation_ids,
     variation_reply_ids,

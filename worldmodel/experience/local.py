@@ -18,6 +18,7 @@ from worldmodel.backbone.model import Model
 from worldmodel.backbone.streams import SAMPLE_BUCKET, SampledTokens, bucket
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import State, Task, Transition
+from worldmodel.data.seed_tasks import SeedTask
 from worldmodel.experience.attempts import last_attempt_of_pass
 from worldmodel.experience.base import (
     SAMPLED,
@@ -43,7 +44,6 @@ from worldmodel.text import edits, prompts
 from worldmodel.text.persistence import LastingFacts, with_lasting_facts
 from worldmodel.text.references import AnyTokenizer
 from worldmodel.text.state_format import StateFormat, format_error
-from worldmodel.text.task_variations import SeedTask
 from worldmodel.text.tokenizer import TextTokenizer
 
 MISSING = (prompts.NO_LINE, edits.NO_WORDS)

@@ -16,6 +16,7 @@ from worldmodel.chat.failures import ServerHealth, unanswered
 from worldmodel.chat.protocol import ChatError, ChatMalformed, ChatReply, ChatRequest
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Task
+from worldmodel.data.seed_tasks import SeedTask
 from worldmodel.experience import prompting
 from worldmodel.experience.base import (
     SAMPLED,
@@ -29,7 +30,6 @@ from worldmodel.experience.base import (
 from worldmodel.experience.config import SERVER_SIGNALS, PromptedConfig
 from worldmodel.memory import ReplayMemory
 from worldmodel.text.state_format import StateFormat, format_error
-from worldmodel.text.task_variations import SeedTask
 
 
 class PromptedExperienceModel(CachingExperienceModel):

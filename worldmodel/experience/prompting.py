@@ -14,10 +14,10 @@ from worldmodel.chat.protocol import ChatReply
 from worldmodel.chat.quoting import QUOTING, json_object, number_lines, quote, schema
 from worldmodel.data.outcomes import OUTCOMES, number_text, outcome_of
 from worldmodel.data.records import State, Transition
+from worldmodel.data.seed_tasks import SeedTask
 from worldmodel.experience.base import Query
 from worldmodel.text.conversation import Message
 from worldmodel.text.prompts import Reply, last_actions
-from worldmodel.text.task_variations import SeedTask
 
 _FIELDS = ("reasoning", "next_state", "reward", "outcome")
 _LINES = {"type": "array", "items": {"type": "string"}}

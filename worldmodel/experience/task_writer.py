@@ -12,11 +12,11 @@ from worldmodel.backbone.generate import generate
 from worldmodel.backbone.model import Model
 from worldmodel.backbone.streams import bucket
 from worldmodel.data.records import Task
+from worldmodel.data.seed_tasks import SeedTask
 from worldmodel.experience.base import variation
 from worldmodel.experience.config import ExperienceConfig
 from worldmodel.experience.grammar import variation_grammar
 from worldmodel.text.task_variations import (
-    SeedTask,
     fitting_seeds,
     parse_variation,
     variation_ids,

@@ -7,40 +7,23 @@ from, when a model is fitted and when it is asked.
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
 from worldmodel.data.records import State, Task
+from worldmodel.data.seed_tasks import SeedTask
 from worldmodel.text.ngrams import HashedNgrams
 from worldmodel.text.prompts import control_runs, state_ids
 from worldmodel.text.references import AnyTokenizer
 from worldmodel.text.tokenizer import MAX_LINES
 
-MAX_SEEDS = 4
-"""Seed tasks that are offered for a new one; models read as many as they are set to."""
 NEAREST = 8
 """The seed tasks of a new one are drawn from so many that are most similar to it, and
 to each other."""
 DIMENSIONS = 256
 BLOCK = 1024
 """Tasks that are compared with all others at a time."""
-
-
-class SeedTask(NamedTuple):
-    """A task that a new one is made from, and the share of its attempts that were won.
-
-    `success` is in [0, 1], None where nobody has tried.
-    """
-
-    task: Task
-    success: float | None = None
-
-
-def seed_tasks(tasks: Sequence[Task]) -> list[list[SeedTask]]:
-    """Return each task as the only seed of a new one, not tried yet."""
-    return [[SeedTask(task)] for task in tasks]
 
 
 # --- similarity --------------------------------------------------------------

@@ -14,13 +14,13 @@ from dreamgym.envs.failures import EnvironmentFailure
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.outcomes import outcome_of
 from worldmodel.data.records import State, Task
+from worldmodel.data.seed_tasks import SeedTask
 from worldmodel.experience.base import (
     ExperienceModel,
     Prediction,
     Query,
     failed_prediction,
 )
-from worldmodel.text.task_variations import SeedTask
 
 
 class PermutedOutcomes:

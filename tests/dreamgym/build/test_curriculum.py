@@ -13,7 +13,7 @@ from dreamgym.config.stages import EnvConfig
 from dreamgym.envs import base
 from dreamgym.envs.suites.textworld import express as textworld
 from tests import doubles
-from worldmodel.text.task_variations import seed_tasks
+from worldmodel.data.seed_tasks import seed_tasks
 
 TASKS = doubles.tasks("train")[4:40:9]
 RESETS = []

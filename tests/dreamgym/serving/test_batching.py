@@ -10,9 +10,9 @@ import pytest
 from dreamgym.serving import batching
 from dreamgym.serving.batching import BatchedExperienceModel
 from tests import doubles
+from worldmodel.data.seed_tasks import seed_tasks
 from worldmodel.experience.base import Query
 from worldmodel.memory import ReplayMemory
-from worldmodel.text.task_variations import seed_tasks
 
 TASKS = doubles.tasks("train")
 

@@ -23,7 +23,7 @@ from dreamgym.training.learn import learn
 from dreamgym.training.rollouts.groups import Rollouts
 from tests import doubles
 from tests.dreamgym.training.common import CONFIG, Recorder, fresh, updater, with_
-from worldmodel.text.task_variations import SeedTask
+from worldmodel.data.seed_tasks import SeedTask
 
 SLOW = doubles.Scripted(lambda *_: "go right")  # never ends by itself
 

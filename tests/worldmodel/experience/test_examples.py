@@ -11,6 +11,7 @@ from worldmodel import fidelity, reasoning
 from worldmodel.backbone.model import create
 from worldmodel.data import outcomes
 from worldmodel.data.records import Task, Transition
+from worldmodel.data.seed_tasks import SeedTask
 from worldmodel.experience.base import Query, query_after
 from worldmodel.experience.config import ExperienceConfig
 from worldmodel.experience.examples import (
@@ -30,11 +31,7 @@ from worldmodel.fitting.config import OptimizerConfig
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
 from worldmodel.text.prompts import PARTS
-from worldmodel.text.task_variations import (
-    SeedTask,
-    variation_ids,
-    variation_reply_ids,
-)
+from worldmodel.text.task_variations import variation_ids, variation_reply_ids
 from worldmodel.text.tokenizer import TextTokenizer
 
 SHAPE = ExperienceConfig(

@@ -7,6 +7,7 @@ import pytest
 from worldmodel.backbone.generate import generate
 from worldmodel.data import outcomes
 from worldmodel.data.records import Task
+from worldmodel.data.seed_tasks import SeedTask
 from worldmodel.experience.config import ExperienceConfig
 from worldmodel.experience.grammar import (
     REWARD_TOKENS,
@@ -14,7 +15,7 @@ from worldmodel.experience.grammar import (
     variation_grammar,
 )
 from worldmodel.text import prompts
-from worldmodel.text.task_variations import SeedTask, variation_ids
+from worldmodel.text.task_variations import variation_ids
 
 SHAPE = ExperienceConfig(reasoning_tokens=6, state_tokens=10, demonstrations=1)
 HERE = ("the lamp is off", "the door is shut")

@@ -8,13 +8,9 @@ import pytest
 
 from tests.worldmodel.experience.test_local import HERE, others, scripted
 from worldmodel.data.records import Task
+from worldmodel.data.seed_tasks import SeedTask, seed_tasks
 from worldmodel.experience import task_writer
-from worldmodel.text.task_variations import (
-    SeedTask,
-    seed_tasks,
-    variation_ids,
-    variation_reply_ids,
-)
+from worldmodel.text.task_variations import variation_ids, variation_reply_ids
 
 SEEDS = [
     Task(

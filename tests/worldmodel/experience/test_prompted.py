@@ -26,13 +26,13 @@ from worldmodel.chat.protocol import (
     ChatUnavailable,
 )
 from worldmodel.data.records import Task
+from worldmodel.data.seed_tasks import seed_tasks
 from worldmodel.experience import prompting
 from worldmodel.experience.base import ExperienceModel, Query
 from worldmodel.experience.config import PromptedConfig
 from worldmodel.experience.prompted import PromptedExperienceModel
 from worldmodel.memory import ReplayMemory
 from worldmodel.text.state_format import state_format
-from worldmodel.text.task_variations import seed_tasks
 
 HERE = ("the lamp is off", "the door is shut")
 LIT = ("the lamp is on", "the door is shut")

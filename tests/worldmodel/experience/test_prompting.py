@@ -14,8 +14,8 @@ from worldmodel.chat.protocol import (
 )
 from worldmodel.data.outcomes import OUTCOMES
 from worldmodel.data.records import Task
+from worldmodel.data.seed_tasks import SeedTask
 from worldmodel.experience import prompting
-from worldmodel.text.task_variations import SeedTask
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from tests import helpers
 from worldmodel.data.records import Task
+from worldmodel.data.seed_tasks import SeedTask
 from worldmodel.text import prompts
 from worldmodel.text.identifiers import ReferenceRule
 from worldmodel.text.references import (
@@ -16,7 +17,7 @@ from worldmodel.text.references import (
     reference_rule,
     with_references,
 )
-from worldmodel.text.task_variations import SeedTask, variation_ids
+from worldmodel.text.task_variations import variation_ids
 from worldmodel.text.tokenizer import REFERENCES, TextTokenizer
 
 RULE = ReferenceRule(frozenset({"book", "held", "costs"}), numbers=True)

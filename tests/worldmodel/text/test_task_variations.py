@@ -7,9 +7,9 @@ import pytest
 
 from tests.worldmodel.text.test_prompts import named
 from worldmodel.data.records import Task
+from worldmodel.data.seed_tasks import SeedTask
 from worldmodel.text import task_variations
 from worldmodel.text.task_variations import (
-    SeedTask,
     nearest_tasks,
     parse_variation,
     variation_ids,

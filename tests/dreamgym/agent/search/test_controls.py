@@ -13,8 +13,8 @@ from dreamgym.config.presets import preset
 from dreamgym.envs.dream import DreamVectorEnv
 from tests import doubles
 from tests.dreamgym.agent.test_planning import Aimless, chosen, situation, success
+from worldmodel.data.seed_tasks import seed_tasks
 from worldmodel.experience.base import Query
-from worldmodel.text.task_variations import seed_tasks
 
 
 def queries_of(task, actions):

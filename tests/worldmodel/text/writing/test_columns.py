@@ -13,6 +13,7 @@ from tests import doubles, helpers
 from worldmodel import reasoning
 from worldmodel.backbone.model import create
 from worldmodel.data.records import Task
+from worldmodel.data.seed_tasks import SeedTask
 from worldmodel.experience import local
 from worldmodel.experience.base import Query
 from worldmodel.experience.config import ExperienceConfig
@@ -21,7 +22,6 @@ from worldmodel.experience.examples import train_tokenizer
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
 from worldmodel.text.task_variations import (
-    SeedTask,
     parse_variation,
     variation_ids,
     variation_reply_ids,
