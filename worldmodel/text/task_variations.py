@@ -36,8 +36,8 @@ def task_text(task: Task) -> str:
 
 def task_vectors(tasks: Sequence[Task]) -> Float[np.ndarray, "N D"]:
     """Return a unit vector of the trigrams of each task's instruction and state."""
-    grams = HashedNgrams(DIMENSIONS)
-    rows = [grams.vector(task_text(task)) for task in tasks]
+    encoder = HashedNgrams(DIMENSIONS)
+    rows = [encoder.vector(task_text(task)) for task in tasks]
     return np.array(rows).reshape(-1, DIMENSIONS)
 
 
@@ -84,9 +84,11 @@ def variation_ids(
     A seed that was tried stands behind a token of its outcome: "win" from two thirds of
     won attempts on, "lose" up to one third, else "go". Only `fitting_seeds` are read.
     """
-    view = tok.context_view
+    context_tok = tok.context_view
     read = fitting_seeds(tok, seeds, budget)
-    return [i for seed in read for i in _seed_ids(view, seed)] + [tok.control("task")]
+    return [i for seed in read for i in _seed_ids(context_tok, seed)] + [
+        tok.control("task")
+    ]
 
 
 def _seed_ids(tok: AnyTokenizer, seed: SeedTask) -> list[int]:
