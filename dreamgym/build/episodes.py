@@ -20,7 +20,7 @@ from dreamgym.envs import base
 from dreamgym.run.directory import Run, RunError
 from worldmodel import reasoning
 from worldmodel.data.records import Episode, Task, read_episodes
-from worldmodel.text.names import Groups, load_names
+from worldmodel.text.names import Groups, interchangeable_names, load_names
 
 NAMES = "names.json"
 """The file with the names that stand for each other in copies of examples."""
@@ -29,6 +29,16 @@ NAMES = "names.json"
 def read_names(run: Run) -> dict[str, Groups]:
     """Return the groups of names that stand for each other, by family."""
     return load_names(run.path(NAMES))
+
+
+def names_with(run: Run, played: Sequence[Episode]) -> dict[str, Groups]:
+    """Return the groups of names, by the collected episodes and those played since.
+
+    More episodes show more: names of which the collection held too little are found.
+    """
+    if not run.config.pretrain.exchange_names:
+        return {}
+    return interchangeable_names([*read(run)[0], *played])
 
 
 def sides_of(

@@ -8,7 +8,7 @@ that earned most -> a fit from the initial policy
 import dataclasses
 import math
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -32,6 +32,7 @@ from dreamgym.run.directory import Run
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Episode, Task, write_episodes
 from worldmodel.experience.base import CachingExperienceModel
+from worldmodel.text.names import Groups
 
 SLOTS = 64
 """Dreamed episodes that are played at a time, and searches that run at a time."""
@@ -153,9 +154,14 @@ def exploration_policy(run: Run, name: str) -> Policy:
 
 
 def fit_demonstrations(
-    run: Run, demonstrations: Sequence[Episode], name: str
+    run: Run,
+    demonstrations: Sequence[Episode],
+    name: str,
+    names: Mapping[str, Groups] | None = None,
 ) -> Policy:
     """Return the initial policy fitted to these demonstrations, under a name.
+
+    Copies have other `names`, by default those of the collection.
 
     Nothing is held out: what stops the fit is that it reads each example only
     `expert_iteration.epochs` times. It makes as many updates as behaviour cloning does
@@ -166,7 +172,7 @@ def fit_demonstrations(
     tokens = sum(len(e.ids) for e in examples) * run.config.expert_iteration.epochs
     steps = max(math.ceil(tokens / (fit.batch_rows * fit.row_tokens)), fit.steps)
     fit = dataclasses.replace(fit, steps=steps, eval_every=steps)
-    names = read_names(run)
+    names = read_names(run) if names is None else names
     draws = early.draws(fit, examples, names)
     if draws > 1:
         examples = early.bc_examples(policy, demonstrations, draws=draws, names=names)

@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from dreamgym.agent.policy import Policy
 from dreamgym.build import experience as run_experience
-from dreamgym.build.episodes import read, read_names
+from dreamgym.build.episodes import names_with, read, recorded_episodes
 from dreamgym.build.experience import REMEDY, fidelity_file
 from dreamgym.build.fidelity import measure
 from dreamgym.build.real.dev_play import play_train_games
@@ -109,7 +109,7 @@ def _examples(
 ) -> tuple[list[Example], list[Example]]:
     """Return the examples of the refit, and held-out ones."""
     train, dev = read(run)
-    names = read_names(run)
+    names = names_with(run, recorded_episodes(run.path(f"{folder}/episodes.jsonl")))
     data = run_experience.fit_data(
         run, tok, train, dev, names=names, rare_event_share=rare_event_share
     )

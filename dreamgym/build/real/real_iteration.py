@@ -23,6 +23,7 @@ from dreamgym.agent.policy import Policy
 from dreamgym.build.episodes import (
     imitated_episodes,
     known_solutions,
+    names_with,
     read,
     recorded_episodes,
 )
@@ -114,7 +115,8 @@ def iterate(
         imitable = without_surpassed([*imitated, *new, *extra])
         if parts := sum(not e.success for e in imitable):
             row["imitated_parts"] = parts
-        policy = fit_demonstrations(run, imitable, folder)
+        names = names_with(run, play.episodes)
+        policy = fit_demonstrations(run, imitable, folder, names)
         rows.append(row)
         print(f"{name}: round {number}: {_text(row)}", file=sys.stderr)
     first = len(_won_tasks(collected))

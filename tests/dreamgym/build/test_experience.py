@@ -2,7 +2,7 @@
 
 import pytest
 
-from dreamgym.build.episodes import read_names
+from dreamgym.build.episodes import names_with, read_names
 from dreamgym.build.experience import fit_data, load_experience, read_scorecard
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run, RunError
@@ -126,3 +126,18 @@ def test_the_model_of_a_run_quotes_as_the_traces_of_its_episodes(tmp_path, enabl
         save_model(run.path("experience"), doubles.model(), doubles.tokenizer())
         experience = load_experience(run)
     assert experience._quoting == ({"shelves"} if enabled else set())
+
+
+@pytest.mark.parametrize("exchanged", [True, False])
+def test_what_was_played_since_shows_further_names(tmp_path, exchanged):
+    settings = {
+        "env.id": "tests.doubles:Corridor",
+        "pretrain.exchange_names": exchanged,
+    }
+    episodes = walks(reveals=False)
+    with Run(tmp_path / "run", preset("tiny", settings)) as run:
+        write_episodes(run.path("episodes.jsonl"), episodes[:6])
+        write_episodes(run.path("dev.jsonl"), episodes[:1])
+        assert names_with(run, []) == {}
+        expected = {"rooms": (ROOMS,)} if exchanged else {}
+        assert names_with(run, episodes[6:]) == expected

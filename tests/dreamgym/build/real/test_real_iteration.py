@@ -72,9 +72,9 @@ def imitated(monkeypatch):
     """The episodes of each fit, which is the real one."""
     fits, fit = [], real_iteration.fit_demonstrations
 
-    def record(run, demonstrations, name):
+    def record(run, demonstrations, name, names):
         fits.append(list(demonstrations))
-        return fit(run, demonstrations, name)
+        return fit(run, demonstrations, name, names)
 
     monkeypatch.setattr(real_iteration, "fit_demonstrations", record)
     return fits
@@ -83,7 +83,7 @@ def imitated(monkeypatch):
 @pytest.fixture
 def unfitted(monkeypatch):
     """Without the fits, which take long: only what is played matters."""
-    monkeypatch.setattr(real_iteration, "fit_demonstrations", lambda *_: warm())
+    monkeypatch.setattr(real_iteration, "fit_demonstrations", lambda *_, **__: warm())
 
 
 @functools.cache
@@ -132,7 +132,7 @@ def test_what_a_mixture_leaves_out_is_solved_and_not_imitated(run, monkeypatch):
     drawn, fits = [e for e in SHOWN_EPISODES if e.task.id != SHOWN[0].id], []
     monkeypatch.setattr(real_iteration, "imitated_episodes", lambda _: drawn)
     monkeypatch.setattr(
-        real_iteration, "fit_demonstrations", lambda _, e, __: fits.append(e) or warm()
+        real_iteration, "fit_demonstrations", lambda _, e, *__: fits.append(e) or warm()
     )
     _, numbers = iterate(run, "s2r", warm(), steps=200, dreams=True)
     for number, demonstrations in zip((1, 2), fits, strict=True):
@@ -173,8 +173,8 @@ def test_each_round_refits_the_model_of_the_round_before(run, monkeypatch):
         fits.append(name)
         run.write_json(f"{folder}/fidelity.json", {"exact": {"predictable": MEAN}})
 
-    def fit(run, demonstrations, name):
-        del run, demonstrations
+    def fit(run, demonstrations, name, names):
+        del run, demonstrations, names
         fits.append(name)
         return warm()
 
