@@ -69,9 +69,12 @@ def settings(url, **changes):
 def knowing(body):
     """What the corridor's rules say, read out of the prompt."""
     shown = chat_server.user_text(body)
-    rows = shown.rpartition("STATE\n")[2].partition("\n\n")[0].splitlines()
+    varies = "ACTION" not in shown
+    # Of several seeds of a variation the first, else the state behind demonstrations.
+    text = shown.partition("STATE\n")[2] if varies else shown.rpartition("STATE\n")[2]
+    rows = text.partition("\n\n")[0].splitlines()
     state = tuple(json.loads(row.partition(" ")[2]) for row in rows)
-    if "ACTION" not in shown:  # a variation: the coin moves one room on
+    if varies:  # the coin moves one room on
         at, goal, end = (int(line.split()[1]) for line in state[:3])
         moved = doubles.start_state(at, (goal + 1) % (end + 1), end)
         return json.dumps({"instruction": "take the coin", "initial_state": moved})

@@ -72,7 +72,9 @@ def test_the_second_command_names_the_first(tmp_path):
                 check=False,
             )
             assert second.returncode == 2
-            assert f"dreamgym {again[0]}: r: process {first.pid} (" in second.stderr
+            place = tmp_path / "r"
+            expected = f"dreamgym {again[0]}: {place}: process {first.pid} ("
+            assert expected in second.stderr
             assert " -m dreamgym collect --run-dir r --preset tiny" in second.stderr
             assert "Traceback" not in second.stderr
         assert contents(tmp_path / "r") == before
