@@ -188,12 +188,13 @@ def _is_group(value: object) -> bool:
 def _similar_words(episodes: Sequence[Episode], shares: Mapping[str, float]) -> Groups:
     """Return the words that stand between the same words, in groups of two and more."""
     verbs = {w for e in episodes for t in e.transitions for w in t.action.split()[:1]}
-    first_shares = _first_shares(episodes)
+    first_shares, shown = _first_shares(episodes), _shown_words(episodes)
     candidates = (
         word
         for word, share in shares.items()
         if (share < MAX_SHARE or 0 < first_shares.get(word, 0.0) < MAX_SHARE)
         and word.isalpha()
+        and word in shown
         and word not in verbs
     )
     # Pairs are compared, so that time and memory grow with their square.
@@ -221,6 +222,24 @@ def _similar_words(episodes: Sequence[Episode], shares: Mapping[str, float]) -> 
         else:
             host += words
     return tuple(tuple(sorted(words)) for words in groups if len(words) > 1)
+
+
+def _shown_words(episodes: Sequence[Episode]) -> set[str]:
+    """Return the words of instructions and states.
+
+    A policy writes actions with words that the environment never shows there.
+    """
+    lines = {
+        line
+        for e in episodes
+        for state in (
+            (e.task.instruction, *e.task.initial_state),
+            *(t.state for t in e.transitions),
+            *(t.next_state for t in e.transitions),
+        )
+        for line in state
+    }
+    return {word for line in lines for word in identifiers.words(line)}
 
 
 def _first_shares(episodes: Sequence[Episode]) -> dict[str, float]:

@@ -333,3 +333,18 @@ def test_a_text_that_looks_like_a_place_is_none():
         for i, line in enumerate(["see red and blue", "see red and <1>"])
     ]
     assert name_evidence.compare_places(steps, group).other_names.count == 0
+
+
+def test_words_that_only_actions_hold_are_no_names():
+    """A policy writes what the environment never shows, in the places of names."""
+    episodes = []
+    for i, e in enumerate(walks(reveals=False)):
+        one, other = OTHERS[i % 6], OTHERS[(i + 1) % 6]
+        rambling = f"go you are in {one} east of {one} is {other} east of {other} is"
+        steps = tuple(
+            dataclasses.replace(t, action=rambling) for t in e.transitions[:1]
+        )
+        episodes.append(
+            dataclasses.replace(e, transitions=(*steps, *e.transitions[1:]))
+        )
+    assert names.interchangeable_names(episodes) == {"rooms": (ROOMS,)}

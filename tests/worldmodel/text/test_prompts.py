@@ -407,11 +407,16 @@ def test_any_ids_are_a_reply(tok, data):
     assert all(line.strip() and "\n" not in line for line in reply.next_state)
 
 
+def test_a_thought_may_be_empty(tok):
+    assert prompts.parse_turn(tok, [tok.control("why")]) == ("", None)
+
+
 @given(data=st.data())
 def test_any_ids_are_a_turn(tok, data):
     ids = data.draw(st.lists(st.integers(0, tok.vocab_size - 1), max_size=30))
     action, thought = prompts.parse_turn(tok, ids)
-    assert (tok.control("why") in ids) == (thought is not None)
+    runs = dict(prompts.control_runs(tok, ids))
+    assert thought == (tok.decode(runs.get("why", [])) or None)
     assert action == action.strip()
 
 
