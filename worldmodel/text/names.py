@@ -188,13 +188,13 @@ def _is_group(value: object) -> bool:
 def _similar_words(episodes: Sequence[Episode], shares: Mapping[str, float]) -> Groups:
     """Return the words that stand between the same words, in groups of two and more."""
     verbs = {w for e in episodes for t in e.transitions for w in t.action.split()[:1]}
-    first_shares, shown = _first_shares(episodes), _shown_words(episodes)
+    first_shares, readable = _first_shares(episodes), _readable_words(episodes)
     candidates = (
         word
         for word, share in shares.items()
         if (share < MAX_SHARE or 0 < first_shares.get(word, 0.0) < MAX_SHARE)
         and word.isalpha()
-        and word in shown
+        and word in readable
         and word not in verbs
     )
     # Pairs are compared, so that time and memory grow with their square.
@@ -224,7 +224,7 @@ def _similar_words(episodes: Sequence[Episode], shares: Mapping[str, float]) -> 
     return tuple(tuple(sorted(words)) for words in groups if len(words) > 1)
 
 
-def _shown_words(episodes: Sequence[Episode]) -> set[str]:
+def _readable_words(episodes: Sequence[Episode]) -> set[str]:
     """Return the words of instructions and states.
 
     A policy writes actions with words that the environment never shows there.
