@@ -79,7 +79,8 @@ class FeasibilityConfig:
             raise ValueError(
                 f"max_distance must be in [0, 0.5], got {self.max_distance}"
             )
-        nearest = min((abs(n / self.rollouts - 0.5) for n in self._wins()), default=1.0)
+        wins = range(1, self.rollouts + 1)
+        nearest = min((abs(n / self.rollouts - 0.5) for n in wins), default=1.0)
         if self.max_distance < 0.5 and nearest > self.max_distance:
             raise ValueError(
                 f"max_distance = {self.max_distance} refuses every task: no share of "
@@ -91,10 +92,6 @@ class FeasibilityConfig:
                 "actions must be >= 1 and agreement in [0, 1], got "
                 f"{self.actions} and {self.agreement}"
             )
-
-    def _wins(self) -> range:
-        """Return how many rollouts of a task may be won, so that it has a plan."""
-        return range(1, self.rollouts + 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

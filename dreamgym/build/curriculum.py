@@ -2,9 +2,9 @@
 
 settings -> Proposer: groups of seed tasks -> a new task or None for each. It comes from
 the experience model, which reads the whole group, or from a rule, which varies its
-first task. The rule is the environment's own, if it can vary
-its tasks (each costs a real reset, which is counted); otherwise the entities named in
-the task's texts are renamed, which needs no environment.
+first task. The rule is the environment's own, if it can vary its tasks (each costs a
+real reset, which is counted); otherwise the entities named in the task's texts are
+renamed, which needs no environment.
 """
 
 import sys
@@ -75,9 +75,10 @@ def invented_tasks(
 ) -> list[Task]:
     """Return up to `count` tasks that the experience model writes from played ones.
 
-    Those are the tasks of the episodes, the ones that were won now and then first. Of
-    four times as many proposals those are returned that have the form of the played
-    tasks, and are no copies.
+    The played tasks are those of the episodes; the ones that were won in some attempts
+    and lost in others are varied first. At most about four times `count` tasks are
+    proposed; returned are those that have the form of the played ones and are no
+    copies.
     """
     tasks = {e.task.id: e.task for e in episodes}
     if not tasks:

@@ -43,8 +43,8 @@ def gains(run: Run, source: Run) -> dict[str, Any]:
     """Compare planned test games with those of the source; write plan.json.
 
     Returns a row for each policy: success with its interval, the `difference` to the
-    games without a plan, paired by game, and what planning cost. Steps that a plan
-    tried are named dreamed ones also where a control took real ones.
+    games without a plan, paired by game, and what planning cost. `dreamed_per_step`
+    also counts the steps that a control took in the real environment.
     """
     rows = {}
     for name in _policies(source):

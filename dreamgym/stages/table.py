@@ -423,7 +423,7 @@ STAGES = StageTable(
             "planner",
             Late(f"{_ROOM}.policies.planner"),
             cost=Late(f"{_ROOM}.policies.planner", "cost"),
-            about="Let s2r plan in the dream at play, unless dev games say it harms",
+            about="Let s2r plan in the dream, where scorecard and dev games allow it",
             needs=("s2r",),
             reads=(
                 *("seed", *ENV, *EXPERIENCE, *POLICY, *PLAY, *DEV_GAMES),

@@ -333,6 +333,34 @@ def test_check_names_what_is_broken_with_status_1(broken, capsys, monkeypatch):
     assert len(json.loads(capsys.readouterr().out)["faults"]) >= 1
 
 
+class Talking(doubles.Corridor):
+    """Prints when it is made, played and closed."""
+
+    def __init__(self):
+        print("made")
+        super().__init__()
+
+    def close(self):
+        print("closed")
+
+
+def test_what_an_environment_prints_is_no_part_of_the_json(capsys, monkeypatch):
+    monkeypatch.setattr(doubles, "Talking", Talking, raising=False)
+    run("check", "--env", "tests.doubles:Talking", "--json")
+    output = capsys.readouterr()
+    assert "faults" in json.loads(output.out)
+    assert "made" in output.err
+    assert "closed" in output.err
+
+
+def test_commands_that_are_printed_can_be_pasted(capsys):
+    root = Path("runs/one step")
+    cli_runs._print_places(root, root / "report.html", plans=True)
+    output = capsys.readouterr().out
+    assert "dreamgym show 'runs/one step'   dreamgym doctor 'runs/one step'" in output
+    assert "dreamgym evaluate 'runs/one step' --plan mpc" in output
+
+
 def test_check_has_status_0_with_warnings_only(capsys):
     assert run("check", "--env", CORRIDOR, "--max-episode-steps", "1") == 0
     assert "no faults, 1 warning (" in capsys.readouterr().out

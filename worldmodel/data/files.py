@@ -12,7 +12,7 @@ from typing import Any
 def replacement(path: Path) -> Iterator[Any]:
     """Yield a text file that takes the place of `path` when the block ends well.
 
-    Of a symbolic link the file is written that it names.
+    A symbolic link is followed, and stays a link.
 
     Raises:
       FileExistsError: the path is a directory, a device or a pipe, which must not be

@@ -238,11 +238,11 @@ def variation_examples(
         if e.success is not None:
             outcomes_by_task.setdefault(e.task.id, []).append(e.success)
     success = {name: float(np.mean(won)) for name, won in outcomes_by_task.items()}
-    first = list({e.task.id: e for e in reversed(episodes)}.values())[::-1]
+    first_episodes = list({e.task.id: e for e in reversed(episodes)}.values())[::-1]
     out = []
     for draw in range(repeats):
         families: dict[str, list[Task]] = {}
-        for e in with_exchanged_names(first, names, draw=draw):
+        for e in with_exchanged_names(first_episodes, names, draw=draw):
             families.setdefault(e.task.family, []).append(e.task)
         for family in families.values():
             seeds = [SeedTask(t, success.get(t.id)) for t in family]

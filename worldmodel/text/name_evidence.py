@@ -33,11 +33,11 @@ MIN_FIXED = 3
 
 
 class Step(NamedTuple):
-    """A transition with its task, and the words that a prediction of it reads."""
+    """A transition with its task, and the words of instruction, state and action."""
 
     task: Task
     transition: Transition
-    read: frozenset[str]
+    query_words: frozenset[str]
     reveals: bool
 
 
@@ -50,8 +50,8 @@ def read_steps(episodes: Sequence[Episode]) -> list[Step]:
             reveals = is_reveal(t, e.task.instruction, history)
             history += t.state
             texts = (e.task.instruction, *t.state, t.action)
-            read = {w for text in texts for w in identifiers.words(text)}
-            out.append(Step(e.task, t, frozenset(read), reveals))
+            words = {w for text in texts for w in identifiers.words(text)}
+            out.append(Step(e.task, t, frozenset(words), reveals))
     return out
 
 
@@ -59,8 +59,8 @@ def are_learnt_by_heart(steps: Sequence[Step], group: frozenset[str]) -> bool:
     """Return whether equal actions mostly reveal the same in different tasks."""
     results: dict[tuple[State, str], dict[str, State]] = {}
     equal = Rate()
-    for task, t, read, reveals in steps:
-        if not reveals or not read & group:
+    for task, t, query_words, reveals in steps:
+        if not reveals or not query_words & group:
             continue
         before = results.setdefault((t.state, t.action), {})
         for name, result in before.items():
@@ -111,14 +111,14 @@ class Pairs(NamedTuple):
     """Pairs of steps that are equal but for their names, and how many disagree.
 
     `other_names` counts pairs with different names, `same_names` those with the same
-    ones. Words of `movable` stood opposite another one, those of `fixed` in at least
+    ones. `movable_words` stood opposite another one, `fixed_words` in at least
     MIN_FIXED pairs opposite themselves alone.
     """
 
     other_names: Rate
     same_names: Rate
-    movable: frozenset[str]
-    fixed: frozenset[str]
+    movable_words: frozenset[str]
+    fixed_words: frozenset[str]
 
     @property
     def agree(self) -> bool:
@@ -141,8 +141,8 @@ def compare_places(steps: Sequence[Step], group: frozenset[str]) -> Pairs:
     other_names, same_names = Rate(), Rate()
     movable: set[str] = set()
     opposite_itself: Counter[str] = Counter()
-    for task, t, read, reveals in steps:
-        if reveals or not read & group:
+    for task, t, query_words, reveals in steps:
+        if reveals or not query_words & group:
             continue
         key, outcome, names = _by_places(task, t, group)
         if key not in first:

@@ -86,49 +86,53 @@ def interchangeable_names(episodes: Sequence[Episode]) -> dict[str, Groups]:
     for e in episodes:
         families.setdefault(e.task.family, []).append(e)
     shares = identifiers.task_shares(episodes)
-    candidates: dict[str, list[_Candidate]] = {}
+    by_family: dict[str, list[_Candidate]] = {}
     for family, members in families.items():
         steps = name_evidence.read_steps(members)
         groups = _similar_words(members, shares[family])
         form = frozenset(w for w, n in shares[family].items() if n >= MAX_SHARE)
         lines = {line for e in members for line in identifiers.texts(e)}
-        candidates[family] = [
+        by_family[family] = [
             _candidate(steps, lines, frozenset(g), form) for g in groups
         ]
-    everywhere = [c for of_family in candidates.values() for c in of_family]
+    candidates = [c for of_family in by_family.values() for c in of_family]
     out: dict[str, Groups] = {}
-    for family, of_family in candidates.items():
-        groups = [c.names for c in of_family if c.counts(everywhere)]
-        if groups:
-            out[family] = tuple(groups)
+    for family, of_family in by_family.items():
+        names = [c.names for c in of_family if c.has_evidence(candidates)]
+        if names:
+            out[family] = tuple(names)
     return out
 
 
 class _Candidate(NamedTuple):
-    """Words of a family, pairs that compare them, and whether a step shows that they
-    differ.
+    """Words of a family that may stand for each other, and the evidence for it.
+
+    `pairs` counts the pairs of steps that compare the names, and `agree` says that no
+    evidence speaks against them.
     """
 
     names: tuple[str, ...]
     pairs: int
     agree: bool
 
-    def counts(self, others: Sequence["_Candidate"]) -> bool:
+    def has_evidence(self, candidates: Sequence["_Candidate"]) -> bool:
         """Return whether there is enough evidence that the names stand for each other.
 
-        Groups of other families are evidence if they share all but a fifth of the
+        Candidates of other families are evidence if they share all but a fifth of the
         smaller group, and evidence against it if they disagree.
         """
         if not self.agree or self.pairs < MIN_OWN_PAIRS:
             return False
-        alike = [c for c in others if self._is_alike(c)]
+        alike = [c for c in candidates if self._is_alike(c)]
         return self.pairs >= MIN_PAIRS or (
             all(c.agree for c in alike) and sum(c.pairs for c in alike) >= MIN_PAIRS
         )
 
     def _is_alike(self, other: "_Candidate") -> bool:
         shared = len(frozenset(self.names).intersection(other.names))
-        return shared >= SHARED_NAMES * min(len(self.names), len(other.names))
+        smaller = min(len(self.names), len(other.names))
+        # Less than two names are no group, of which nothing is known.
+        return smaller > 1 and shared >= SHARED_NAMES * smaller
 
 
 def _candidate(
@@ -143,10 +147,10 @@ def _candidate(
     those of words that are, and if not most tasks have it (`form`).
     """
     pairs = name_evidence.compare_places(steps, group)
-    contexts, movable = word_contexts(lines, group), sorted(pairs.movable)
-    names = pairs.movable | {
+    contexts, movable = word_contexts(lines, group), sorted(pairs.movable_words)
+    names = pairs.movable_words | {
         word
-        for word in group - pairs.movable - pairs.fixed - form
+        for word in group - pairs.movable_words - pairs.fixed_words - form
         if _are_contained([word], movable, contexts)
     }
     agree = (

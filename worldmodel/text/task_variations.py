@@ -84,11 +84,10 @@ def variation_ids(
     A seed that was tried stands behind a token of its outcome: "win" from two thirds of
     won attempts on, "lose" up to one third, else "go". Only `fitting_seeds` are read.
     """
-    context_tok = tok.context_view
-    read = fitting_seeds(tok, seeds, budget)
-    return [i for seed in read for i in _seed_ids(context_tok, seed)] + [
-        tok.control("task")
-    ]
+    context_tok, out = tok.context_view, list[int]()
+    for seed in fitting_seeds(tok, seeds, budget):
+        out += _seed_ids(context_tok, seed)
+    return [*out, tok.control("task")]
 
 
 def _seed_ids(tok: AnyTokenizer, seed: SeedTask) -> list[int]:

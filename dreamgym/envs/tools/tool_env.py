@@ -418,7 +418,7 @@ def _explain(error: Exception, what: Any) -> str:
     given = what.arguments.values() if isinstance(what, Call) else [what]
     # A text with a space that the agent did not give is a message.
     is_message = isinstance(cause, str) and " " in cause and cause not in given
-    if isinstance(error, OSError | UnicodeError):  # of several arguments
+    if isinstance(error, UnicodeError):  # of several arguments
         return str(error)
     if not isinstance(error, KeyError) or is_message:
         return str(cause)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from dreamgym.build import experience as run_experience
 from dreamgym.build.episodes import NAMES, read, read_names
 from dreamgym.build.experience import fit_data
 from dreamgym.build.refit import POLICY_SHARE, _examples
@@ -58,6 +59,24 @@ def test_many_episodes_of_the_policy_are_read_once(run):
 
 def test_without_episodes_of_the_policy_nothing_is_repeated(run):
     assert examples_of(run, [])[1] == []
+
+
+def test_names_are_looked_for_in_what_was_played(run, monkeypatch):
+    """The collection holds too little to find them, and the played episodes do not."""
+    save_names(run.path(NAMES), {})
+    write_episodes(run.path("episodes.jsonl"), walks(reveals=False)[:6])
+    path = run.path("remedy/episodes.jsonl")
+    path.parent.mkdir()
+    write_episodes(path, walks(reveals=False)[6:])
+    given, fit = [], run_experience.fit_data
+
+    def record(*arguments, names, **settings):
+        given.append(names)
+        return fit(*arguments, names=names, **settings)
+
+    monkeypatch.setattr(run_experience, "fit_data", record)
+    _examples(run, doubles.tokenizer(), "remedy", None)
+    assert given == [{"rooms": (ROOMS,)}]
 
 
 def test_repeats_have_other_names(run):

@@ -216,3 +216,10 @@ def test_names_that_look_like_formulas_are_names(tmp_path):
     named["families"] = dict.fromkeys(("a$_$", "$x$"), named["families"]["coin"])
     report.plot_success(named, tmp_path / "success.png")
     assert (tmp_path / "success.png").stat().st_size > 1000
+
+
+def test_returns_of_any_size_fit_a_column():
+    result = results()
+    for value, text in ((-1e300, "-1e+300"), (12.5, "12.50"), (1e7, "1e+07")):
+        result["policies"]["bc"]["mean_return"] = value
+        assert f"| {text} |" in report.table(result)

@@ -330,6 +330,32 @@ def test_a_budget_that_is_too_small_names_the_smallest(tmp_path):
     assert numbers["dev_episodes"] >= 1
 
 
+@pytest.mark.parametrize("empty", [True, False])
+def test_recordings_of_which_nothing_can_be_dreamed_are_said_at_once(
+    tmp_path, capsys, empty
+):
+    path = tmp_path / "e.jsonl"
+    episodes = [doubles.expert(t) for t in doubles.tasks("train")[:12]]
+    if empty:  # as a chat whose first message has no text
+        episodes = [
+            dataclasses.replace(
+                e,
+                task=dataclasses.replace(e.task, initial_state=()),
+                transitions=(
+                    dataclasses.replace(e.transitions[0], state=()),
+                    *e.transitions[1:],
+                ),
+            )
+            for e in episodes
+        ]
+    write_episodes(path, episodes)
+    config = preset("tiny", {"env.id": "", "data.episodes": str(path)})
+    with Run(tmp_path / "run", config) as run:
+        collect.body(run)
+    said = "all episodes begin with an empty state" in capsys.readouterr().err
+    assert said == empty
+
+
 def test_given_episodes_count(tmp_path):
     path = tmp_path / "e.jsonl"
     expert = [doubles.expert(t) for t in doubles.tasks("train")[:30]]

@@ -4,7 +4,6 @@ import gzip
 import itertools
 import json
 import math
-import os
 import re
 import tracemalloc
 from pathlib import Path
@@ -576,33 +575,3 @@ def test_a_text_is_no_state():
     with pytest.raises(TypeError, match=message):
         records.check_lines("state", "at kitchen")
     assert records.lines("at kitchen\n\nhere ") == ("at kitchen", "here")
-
-
-def test_a_link_is_written_through_and_nothing_else_is_replaced(tmp_path):
-    real, link = tmp_path / "real.jsonl", tmp_path / "link.jsonl"
-    real.write_text("old")
-    link.symlink_to(real)
-    with records.atomic_write(link) as file:
-        file.write("new")
-    assert real.read_text() == "new"
-    assert link.is_symlink()
-    os.mkfifo(tmp_path / "pipe")
-    for name, kind in ((".", "a directory"), ("pipe", "no regular file")):
-        with (
-            pytest.raises(FileExistsError, match=f"{kind}; expected a file to write"),
-            records.atomic_write(tmp_path / name) as file,
-        ):
-            file.write("new")
-    (tmp_path / "to_pipe").symlink_to(tmp_path / "pipe")
-    with (
-        pytest.raises(FileExistsError, match="no regular file"),
-        records.atomic_write(tmp_path / "to_pipe"),
-    ):
-        pass
-    (tmp_path / "to_pipe").unlink()
-    (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    with pytest.raises(OSError), records.atomic_write(tmp_path / "loop"):  # noqa: PT011
-        pass
-    (tmp_path / "loop").unlink()
-    assert (tmp_path / "pipe").is_fifo()
-    assert {p.name for p in tmp_path.iterdir()} == {"real.jsonl", "link.jsonl", "pipe"}

@@ -216,6 +216,9 @@ def test_families_with_names_in_common_share_the_evidence():
     few = in_family(walks(reveals=False, locked="study")[1::100], "few")
     everything = in_family(walks(reveals=False), "everything")
     assert names.interchangeable_names([*everything, *few]) == {"everything": (ROOMS,)}
+    # A family of which nothing is known is neither.
+    silent = in_family(walks(reveals=True), "silent")
+    assert names.interchangeable_names([*one, *other, *silent]) == groups
     # And one with other names is none.
     renamed = [_renamed_all(e) for e in other]
     assert names.interchangeable_names([*one, *renamed]) == {}
@@ -323,15 +326,7 @@ def test_names_that_belong_together_are_not_exchanged_one_by_one(opposite):
 
 def test_a_text_that_looks_like_a_place_is_none():
     group = frozenset(["red", "blue", "green"])
-    steps = [
-        name_evidence.Step(
-            Task(id=str(i), instruction="look"),
-            Transition(state=(line,), action="look", next_state=(line,)),
-            frozenset(line.split()),
-            False,
-        )
-        for i, line in enumerate(["see red and blue", "see red and <1>"])
-    ]
+    steps = steps_of("see red and blue", "see red and <1>")
     assert name_evidence.compare_places(steps, group).other_names.count == 0
 
 
@@ -348,3 +343,39 @@ def test_words_that_only_actions_hold_are_no_names():
             dataclasses.replace(e, transitions=(*steps, *e.transitions[1:]))
         )
     assert names.interchangeable_names(episodes) == {"rooms": (ROOMS,)}
+
+
+def steps_of(*lines):
+    """Steps that change nothing, each in a state of one line."""
+    return [
+        name_evidence.Step(
+            Task(id=str(i), instruction="look"),
+            Transition(state=(line,), action="look", next_state=(line,)),
+            frozenset(line.split()),
+            False,
+        )
+        for i, line in enumerate(lines)
+    ]
+
+
+def test_words_that_keep_their_place_are_no_names():
+    """A word that changes places is one, and so is a seldom one between such words."""
+    group = frozenset(["hall", "attic", "cellar", "hub", "lift"])
+    lines = [f"at {room} near hub" for room in ("hall", "attic") * 4]
+    steps = steps_of(*lines)
+    pairs = name_evidence.compare_places(steps, group)
+    assert pairs.movable_words == {"hall", "attic"}
+    assert pairs.fixed_words == {"hub"}
+    texts = [*lines, "at cellar near hub", "at lift near hub", "so hub it is"]
+    candidate = names._candidate(steps, texts, group, frozenset(["lift"]))
+    # The lift is in every task, and never seen in the place of another one.
+    assert candidate.names == ("attic", "cellar", "hall")
+    assert candidate.agree
+    assert candidate.pairs == pairs.other_names.count
+
+
+def test_a_fixed_word_is_left_out_though_its_neighbours_are_those_of_names():
+    group = frozenset(["hall", "attic", "hub"])
+    lines = [f"at {room} at hub at" for room in ("hall", "attic") * 4]
+    candidate = names._candidate(steps_of(*lines), lines, group, frozenset())
+    assert candidate.names == ("attic", "hall")

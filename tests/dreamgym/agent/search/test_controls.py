@@ -78,6 +78,20 @@ def test_a_win_is_one_and_nothing_follows_it():
     assert "the episode ended before action 'go left'" in none.error
 
 
+class Paid(doubles.Corridor):
+    """Pays 2 for the first step, takes 1 for the second, and does not say who won."""
+
+    def step(self, action):
+        text, _, _, truncated, _ = super().step(action)
+        return text, (2.0, -1.0)[self.steps - 1], self.steps == 2, truncated, {}
+
+
+def test_an_episode_is_won_by_its_whole_return():
+    first, second = queries_of(doubles.task(0, 5, 6), ["go right"] * 2)
+    answers = RealOutcomes(Paid()).predict([first, second])
+    assert [(x.reward, x.outcome) for x in answers] == [(2.0, "go"), (-1.0, "win")]
+
+
 def test_a_replay_that_comes_elsewhere_has_no_answer():
     (query,) = queries_of(doubles.task(0, 5, 6), ["go right"])
     world = RealOutcomes(doubles.Corridor())

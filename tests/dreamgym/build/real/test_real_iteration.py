@@ -463,3 +463,26 @@ def test_tasks_that_cannot_be_begun_are_not_dreamed_of(run, monkeypatch):
     monkeypatch.setattr(real_iteration, "dreamed_wins", dreamed_wins)
     iterate(run, "s2r", warm(), steps=100, dreams=True)
     assert asked == [[], []]
+
+
+@pytest.mark.medium
+def test_names_are_looked_for_in_what_was_played(run, monkeypatch):
+    given, searched = [], []
+
+    def fit(run, demonstrations, name, names):
+        del run, demonstrations, name
+        given.append(names)
+        return warm()
+
+    def names_with(run, played):
+        del run
+        searched.append(len(played))
+        return {"corridor": (("a", "b"),)}
+
+    monkeypatch.setattr(real_iteration, "fit_demonstrations", fit)
+    monkeypatch.setattr(real_iteration, "names_with", names_with)
+    iterate(run, "real_only", warm(), steps=60, dreams=False)
+    assert given
+    assert set(map(str, given)) == {str({"corridor": (("a", "b"),)})}
+    assert searched == sorted(searched)
+    assert searched[0] > 0

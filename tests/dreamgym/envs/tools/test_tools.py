@@ -195,6 +195,10 @@ def test_every_step_earns_the_step_reward_and_rewards_of_a_step_add_up():
         (KeyError(5), "nothing is named 5"),
         (KeyError(), "KeyError"),
         (IndexError("list index out of range"), "list index out of range"),
+        (
+            UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+            "'utf-8' codec can't decode byte 0xff in position 0: invalid start byte",
+        ),
     ],
 )
 def test_an_error_of_a_tool_is_said_in_words(error, message):
