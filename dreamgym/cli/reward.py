@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.cli.options import add_server, change_settings, server_of
+from dreamgym.run.terminal import short_path
 
 _ABOUT = """\
 Fit a reward model to which of two attempts at a task is better: successful over
@@ -166,7 +167,7 @@ def _dpo(args: argparse.Namespace) -> None:
             report.print_table(results, output_console())
         numbers = run.numbers("dpo")
         print(f"dpo: {rewards.summary(numbers)}; margin {numbers['margin']:+.3f}")
-        print(f"policy: {run.path('policies/dpo')}")
+        print(f"policy: {short_path(run.path('policies/dpo'))}")
 
 
 def _dpo_settings(config: Any, args: argparse.Namespace) -> Any:

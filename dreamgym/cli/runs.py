@@ -19,6 +19,7 @@ from dreamgym.cli.options import (
 )
 from dreamgym.cli.settings import settings_of
 from dreamgym.config.presets import RUN_CONTROLS
+from dreamgym.run.terminal import short_path
 from dreamgym.stages.table import STAGES
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def _scorecard(args: argparse.Namespace) -> None:
         )
     print(json.dumps(entries) if args.json else scorecard_page.table(entries))
     if not args.json:
-        print(f"\npage: {page}")
+        print(f"\npage: {short_path(page)}")
 
 
 def _refit(args: argparse.Namespace) -> None:

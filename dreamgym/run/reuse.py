@@ -12,6 +12,7 @@ from pathlib import Path
 
 from dreamgym.run.directory import Run
 from dreamgym.run.stage import Stage
+from dreamgym.run.terminal import short_path
 from worldmodel.data import processes
 
 
@@ -20,7 +21,7 @@ def reuse_stage(run: Run, stage: Stage, key: str, others: Sequence[Run]) -> bool
     for other in others:
         if other.root == run.root or (other.done(stage.name) or {}).get("key") != key:
             continue
-        print(f"{stage.name}: as in {other.root}", file=sys.stderr)
+        print(f"{stage.name}: as in {short_path(other.root)}", file=sys.stderr)
         with processes.first_process_writes(f"copy of {stage.name}") as writes:
             if writes:
                 for name in (*stage.writes, f"stages/{stage.name}.json"):

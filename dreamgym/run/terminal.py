@@ -1,4 +1,4 @@
-"""Escapes control characters in what a command prints.
+"""What a command prints: short paths, and no control characters of others.
 
 Answers of servers, environments and files may hold control characters that move the
 cursor, change the title or type into the terminal. The streams of a command pass
@@ -7,6 +7,7 @@ through this module, which shows them escaped (`\\x1b`).
 
 import re
 import sys
+from pathlib import Path
 from typing import Any, TextIO, cast
 
 # C0 without tab, newline and return; DEL; C1; marks that reverse the direction of text.
@@ -66,3 +67,9 @@ class PrintableStreams:
 
     def __exit__(self, *_: object) -> None:
         sys.stdout, sys.stderr = self._streams
+
+
+def short_path(path: Path) -> Path:
+    """Return a path as it is shorter to read: from the working directory, if inside."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path

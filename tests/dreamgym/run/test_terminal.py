@@ -2,9 +2,10 @@
 
 import io
 import sys
+from pathlib import Path
 
 from dreamgym.run.display import make_console
-from dreamgym.run.terminal import PrintableStreams, escape_controls
+from dreamgym.run.terminal import PrintableStreams, escape_controls, short_path
 
 EVIL = "\x1b]0;title\x07\x1b[2Jx\x9b31m\x7f\u202e"
 
@@ -26,3 +27,10 @@ def test_what_a_table_prints_is_printable():
     file = io.StringIO()
     make_console(file).print(EVIL, soft_wrap=True)
     assert file.getvalue().rstrip("\n") == escape_controls(EVIL).replace("\\x07", "")
+
+
+def test_a_path_is_shown_from_the_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert short_path(tmp_path / "runs/a") == Path("runs/a")
+    assert short_path(tmp_path.parent / "b") == tmp_path.parent / "b"
+    assert short_path(Path("runs/a")) == Path("runs/a")
