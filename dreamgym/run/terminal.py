@@ -71,5 +71,7 @@ class PrintableStreams:
 
 def short_path(path: Path) -> Path:
     """Return a path as it is shorter to read: from the working directory, if inside."""
-    here = Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path
+    working_directory = Path.cwd()
+    if path.is_relative_to(working_directory):
+        return path.relative_to(working_directory)
+    return path
