@@ -32,6 +32,20 @@ MAX_POOL = 2000
 """Actions of earlier episodes that random players choose from, at most."""
 
 
+@dataclasses.dataclass(frozen=True)
+class PlayedEpisode:
+    """An episode of a collection, and what the next attempt needs to go on after it."""
+
+    episode: Episode | None
+    """The episode; None if no step of it succeeded."""
+    generator: dict[str, Any]
+    """The state of the collection's random numbers after it."""
+    listed: Rate
+    """How many of its actions stood in the environment's list (`collect`)."""
+    failure: str = ""
+    """The type of the error with which the environment broke it."""
+
+
 def collect(
     env: gymnasium.Env,
     tasks: Sequence[Task],
@@ -45,6 +59,8 @@ def collect(
     failures: Counter[str] | None = None,
     valid_actions: bool = False,
     listed: Rate | None = None,
+    earlier: Sequence[PlayedEpisode] = (),
+    record: Callable[[PlayedEpisode], Any] = lambda _: None,
 ) -> list[Episode]:
     """Return real episodes: the tasks in turn, the behavior policy drawn by weight.
 
@@ -64,53 +80,89 @@ def collect(
         environment lists them.
       listed: to count how many of the expert's accepted actions stand in the
         environment's list; without an expert, of those that were not taken from it.
+      earlier: what an interrupted collection of the same arguments has played, which is
+        not played again: the result is the same as without the interruption.
+      record: is called with each episode once it is played.
     """
     rng = np.random.default_rng(seed)
     failures = Counter() if failures is None else failures
-    weights = np.array(
-        [config.expert_weight, config.noisy_weight, config.random_weight], float
-    )
-    if base.as_expert(env) is None:
-        weights = np.array([0.0, 0.0, 1.0])
-    no_expert = weights[2] == weights.sum()
-    unlisted = base.as_valid_actions(env) is None
-    actions, rewarded_actions = list[str](), list[str]()
-    out, broken_in_a_row = [], 0
-    for number in itertools.count() if episodes is None else range(episodes):
+    weights = _weights(config, has_expert=base.as_expert(env) is not None)
+    collected = _Collected(listed, unlisted=base.as_valid_actions(env) is None)
+    for played in earlier:
+        collected.add(played)
+        failures.update([played.failure] if played.failure else [])
+        rng.bit_generator.state = played.generator
+    broken_in_a_row = 0
+    for number in itertools.islice(itertools.count(), len(earlier), episodes):
         left = max_steps if steps_left is None else min(steps_left(), max_steps)
         if left < 1 or (episodes is None and broken_in_a_row >= MAX_BROKEN_IN_A_ROW):
             break
         task = tasks[number % len(tasks)]
-        source = SOURCES[int(rng.choice(3, p=weights / weights.sum()))]
-        name = f"{source}-{number}-{task.id}"
-        valid_only = no_expert and rng.random() < config.valid_only
+        source = SOURCES[int(rng.choice(3, p=weights))]
+        valid_only = weights[2] == 1.0 and rng.random() < config.valid_only
         player = _valid_only(config) if valid_only else config
-        actor = BehaviorPolicy(env, source, player, rng, actions, rewarded_actions)
+        pools = collected.actions, collected.rewarded_actions
+        actor = BehaviorPolicy(env, source, player, rng, *pools)
         episode = play(
             env,
             task,
             actor,
             max_steps=left,
-            name=name,
+            name=f"{source}-{number}-{task.id}",
             seed=episode_seed(seed, number),
             valid_actions=valid_actions,
             failures=failures,
         )
         broken_in_a_row = 0 if episode.transitions else broken_in_a_row + 1
         show(number + 1)
-        if not episode.transitions:
-            continue
-        if listed is not None:
-            actor.count_listed(episode.transitions, listed)
         source = "random" if actor.has_no_plan else source
-        out.append(dataclasses.replace(episode, source=source))
-        for t in episode.transitions:
+        episode = dataclasses.replace(episode, source=source)
+        played = PlayedEpisode(
+            episode if episode.transitions else None,
+            rng.bit_generator.state,
+            actor.count_listed(episode.transitions),
+            (episode.error or "").partition(":")[0],
+        )
+        record(played)
+        collected.add(played)
+    return collected.episodes
+
+
+def _weights(config: CollectConfig, *, has_expert: bool) -> np.ndarray:
+    """Return the probability of each of SOURCES, (3,)."""
+    if not has_expert:
+        return np.array([0.0, 0.0, 1.0])
+    weights = np.array(
+        [config.expert_weight, config.noisy_weight, config.random_weight], float
+    )
+    return weights / weights.sum()
+
+
+class _Collected:
+    """The episodes of a collection, and the actions that random players try again."""
+
+    def __init__(self, listed: Rate | None, unlisted: bool):
+        """`unlisted`: the environment does not list its valid actions."""
+        self.episodes = list[Episode]()
+        self.actions, self.rewarded_actions = list[str](), list[str]()
+        self._listed, self._unlisted = listed, unlisted
+
+    def add(self, played: PlayedEpisode) -> None:
+        """Add an episode, unless no step of it succeeded."""
+        if self._listed is not None:
+            self._listed.join(played.listed)
+        if played.episode is None:
+            return
+        self.episodes.append(played.episode)
+        for t in played.episode.transitions:
             # Invalid actions are not added: scrambled words would soon be most of them.
-            valid = not base.counts_as_invalid(t) and not (unlisted and is_invalid(t))
-            for pool, joins in ((actions, valid), (rewarded_actions, t.reward > 0)):
+            invalid = base.counts_as_invalid(t) or (self._unlisted and is_invalid(t))
+            for pool, joins in (
+                (self.actions, not invalid),
+                (self.rewarded_actions, t.reward > 0),
+            ):
                 if joins and t.action not in pool and len(pool) < MAX_POOL:
                     pool.append(t.action)
-    return out
 
 
 def _valid_only(config: CollectConfig) -> CollectConfig:
@@ -167,15 +219,17 @@ class BehaviorPolicy:
         self._listed.append(action in valid if valid and source == telling else None)
         return action
 
-    def count_listed(self, transitions: Sequence[Transition], listed: Rate) -> None:
-        """Add to a rate which of the episode's accepted actions stood in the list.
+    def count_listed(self, transitions: Sequence[Transition]) -> Rate:
+        """Return how many of the episode's accepted actions stood in the list.
 
         Counted are those of the expert's plan: what is accepted may still be of no use.
         Without an expert, those that were not taken from the list.
         """
+        listed = Rate()
         for in_list, t in zip(self._listed, transitions, strict=False):
             if in_list is not None and not base.counts_as_invalid(t):
                 listed.add(in_list)
+        return listed
 
     def _next(self, task: Task, state: State, valid: list[str]) -> tuple[str, str]:
         """Return the next action, and where it is from: a "plan", "list" or "action".

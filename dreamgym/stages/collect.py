@@ -27,6 +27,7 @@ from dreamgym.build.episodes import (
     sides_of,
     split_by_task,
 )
+from dreamgym.build.real.collection_log import CollectionLog
 from dreamgym.build.real.environments import make_env
 from dreamgym.build.real.step_limit import (
     LASTING,
@@ -45,6 +46,8 @@ from dreamgym.run.display import progress_bar
 from worldmodel.data.rates import Rate
 from worldmodel.data.records import Episode, Task, read_episodes, write_episodes
 
+CHECKPOINTS = "checkpoints/collect"
+"""The episodes that an interrupted collection has played."""
 COUNTED_DEV_TASKS = 64
 """Dev tasks up to which they are counted: no evaluation plays more by default."""
 ENVIRONMENT_NUMBERS = (
@@ -123,9 +126,11 @@ def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
     dev = dev[: c.dev_tasks]
     limit = step_limit_from_env(run.config, env)
     episodes, dev_steps = c.episodes, 0
-    if real_steps.left is not None:
-        dev_steps = _dev_steps(run, real_steps.left, limit)
-        c = _with_demonstrations(run, real_steps.left - dev_steps, limit)
+    log, dev_log = _logs(run)
+    if real_steps.limit is not None:
+        lost = real_steps.count - log.steps - dev_log.steps
+        dev_steps = _dev_steps(run, real_steps.limit - lost, limit)
+        c = _with_demonstrations(run, real_steps.limit - lost - dev_steps, limit)
         episodes = None
 
     def steps_left(reserve: int) -> Callable[[], int] | None:
@@ -146,29 +151,25 @@ def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
             failures=failures,
             valid_actions=lists,
             listed=listed,
+            earlier=log.played,
+            record=log.append,
         )
         if real_steps.left is not None:
             length = float(np.mean([len(e.transitions) for e in train_episodes] or [1]))
             dev = dev[: dev_tasks(dev_steps, length, limit.steps, len(dev))]
-        # Each actor as often as another: with few demonstrations to learn from there
-        # must still be enough to tell where imitation is at its best.
-        even = dataclasses.replace(
-            c,
-            expert_weight=float(c.expert_weight > 0),
-            noisy_weight=float(c.noisy_weight > 0),
-            random_weight=1.0,
-        )
         dev_episodes = collect(
             env,
             dev,
             2 * len(dev),
-            even,
+            _equal_weights(c),
             seed=seed + 1,
             max_steps=limit.steps,
             steps_left=steps_left(0),
             show=lambda n: show(c.episodes + n),
             failures=failures,
             valid_actions=lists,
+            earlier=dev_log.played,
+            record=dev_log.append,
         )
     for split, episodes in (("train", train_episodes), ("dev", dev_episodes)):
         if not episodes:
@@ -186,7 +187,36 @@ def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
         "listed_actions": listed.json()["mean"],
         "listed_actions_of": None if as_valid_actions(env) is None else listed.count,
     }
-    return _write(run, train_episodes, dev_episodes, limit) | numbers | broken
+    numbers = _write(run, train_episodes, dev_episodes, limit) | numbers | broken
+    run.drop(CHECKPOINTS)
+    return numbers
+
+
+def _logs(run: Run) -> tuple[CollectionLog, CollectionLog]:
+    """Return the logs of the train and dev episodes; says if they hold some."""
+    train = CollectionLog(run.path(f"{CHECKPOINTS}/train.jsonl"))
+    dev = CollectionLog(run.path(f"{CHECKPOINTS}/dev.jsonl"))
+    if count := len(train.played + dev.played):
+        print(
+            f"collect: goes on after {count:,} episodes of an attempt that was "
+            "interrupted",
+            file=sys.stderr,
+        )
+    return train, dev
+
+
+def _equal_weights(c: CollectConfig) -> CollectConfig:
+    """Return settings by which each actor plays as often as another.
+
+    With few demonstrations to learn from, there must still be enough dev episodes of
+    them to tell where imitation is at its best.
+    """
+    return dataclasses.replace(
+        c,
+        expert_weight=float(c.expert_weight > 0),
+        noisy_weight=float(c.noisy_weight > 0),
+        random_weight=1.0,
+    )
 
 
 def _warn_of_broken(

@@ -24,6 +24,13 @@ class Rate:
         self.squared += weight**2
         self.count += 1
 
+    def join(self, other: "Rate") -> None:
+        """Add the cases of another rate."""
+        self.hits += other.hits
+        self.weight += other.weight
+        self.squared += other.squared
+        self.count += other.count
+
     @classmethod
     def of(cls, hits: int, count: int) -> "Rate":
         """Return the rate of `hits` among `count` cases of equal weight."""

@@ -383,6 +383,16 @@ def _write(
             out.write(f"{line}\n".encode())
 
 
+def episode_json(episode: Episode) -> str:
+    """Return an episode as one line of JSON, unchecked and without a schema.
+
+    Raises:
+      TypeError, ValueError, RecursionError: it holds what JSON cannot.
+    """
+    row = _without_empty_fields(dataclasses.asdict(episode))
+    return json.dumps(row, ensure_ascii=False, allow_nan=False, default=_plain)
+
+
 def _plain(value: Any) -> Any:
     """Return a number of NumPy as one of Python."""
     # Without an import of NumPy, which `dreamgym --help` would wait for.

@@ -45,6 +45,32 @@ def test_episodes_are_what_the_environment_answers(tmp_path):
     assert read_episodes(tmp_path / "e.jsonl") == results
 
 
+def test_a_collection_goes_on_after_what_an_earlier_one_played():
+    def collect(**arguments):
+        listed, failures = Rate(), collections.Counter()
+        results = behavior.collect(
+            doubles.Corridor(),
+            TASKS,
+            40,
+            CollectConfig(),
+            seed=0,
+            max_steps=8,
+            valid_actions=True,
+            listed=listed,
+            failures=failures,
+            **arguments,
+        )
+        return results, listed, failures
+
+    played = []
+    whole = collect(record=played.append)
+    assert len(played) == 40
+    for count in (1, 17, 40):
+        later = []
+        assert collect(earlier=played[:count], record=later.append) == whole
+        assert later == played[count:]
+
+
 def test_lists_of_valid_actions_are_recorded_where_they_are_asked_for(tmp_path):
     plain = collected(episodes=3)
     assert all(t.valid_actions == () for e in plain for t in e.transitions)

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import math
 import re
+import shutil
 
 import pytest
 
@@ -297,15 +298,45 @@ def test_collection_takes_its_part_of_a_budget(tmp_path):
     assert numbers["episodes"] > 30  # its setting is 60, which is not used
 
 
-def test_what_interrupted_attempts_took_is_spent(tmp_path):
-    Ledger.taken, Ledger.stop_at = 0, 300
+@pytest.mark.parametrize("stop_at", [300, 425])  # among the train and dev episodes
+def test_an_interrupted_collection_goes_on_where_it_was(tmp_path, capsys, stop_at):
+    Ledger.taken = Ledger.stop_at = 0
+    whole, _ = budgeted(tmp_path / "whole", 440)
+    Ledger.taken, Ledger.stop_at = 0, stop_at
     with contextlib.suppress(KeyboardInterrupt):
-        budgeted(tmp_path, 440)
-    assert Ledger.taken == 300
-    _, numbers = budgeted(tmp_path, 440)
+        budgeted(tmp_path / "interrupted", 440)
+    assert Ledger.taken == stop_at
+    run, numbers = budgeted(tmp_path / "interrupted", 440)
+    assert "goes on after" in capsys.readouterr().err
     assert Ledger.taken == numbers["real_transitions"] <= 440
-    assert numbers["transitions"] == 140 - 16  # 12 % of what was left
-    assert numbers["dev_transitions"] == Ledger.taken - 300 - 124
+    collected = numbers["transitions"] + numbers["dev_transitions"]
+    assert Ledger.taken - 13 < collected <= Ledger.taken  # one episode was lost at most
+    assert not run.path("checkpoints/collect").exists()
+    # The episodes are those of a collection that nobody interrupted, but the last one,
+    # which the budget cuts elsewhere.
+    for name in ("episodes.jsonl", "dev.jsonl"):
+        *these, _ = read_episodes(run.path(name))
+        assert these == read_episodes(whole.path(name))[: len(these)]
+        assert len(these) > 3
+
+
+def test_an_interrupted_collection_without_a_budget_ends_as_another(tmp_path):
+    Ledger.taken = Ledger.stop_at = 0
+    settings = preset("tiny", {"env.id": "tests.ledger:Ledger"})
+    files = ("episodes.jsonl", "dev.jsonl")
+    runs = [Run(tmp_path / name, settings) for name in ("whole", "interrupted")]
+    numbers = [runs[0].stage("collect", lambda: collect.body(runs[0]))["numbers"]]
+    taken = Ledger.taken
+    for Ledger.stop_at in (taken + 100, taken + 300):
+        with pytest.raises(KeyboardInterrupt):
+            runs[1].stage("collect", lambda: collect.body(runs[1]))
+    Ledger.stop_at = 0
+    numbers.append(runs[1].stage("collect", lambda: collect.body(runs[1]))["numbers"])
+    for name in files:
+        assert runs[0].path(name).read_bytes() == runs[1].path(name).read_bytes()
+    lost = numbers[1].pop("real_transitions") - numbers[0].pop("real_transitions")
+    assert 0 < lost < 26
+    assert numbers[0] == numbers[1]
 
 
 def test_a_budget_that_interrupted_attempts_spent_is_said(tmp_path):
@@ -314,6 +345,7 @@ def test_a_budget_that_interrupted_attempts_spent_is_said(tmp_path):
         with contextlib.suppress(KeyboardInterrupt):
             budgeted(tmp_path, 440)
         assert Ledger.taken == Ledger.stop_at
+        shutil.rmtree(tmp_path / "checkpoints")  # as of an older version
     with pytest.raises(RunError, match="436 real steps of collection were taken by"):
         budgeted(tmp_path, 440)
     assert Ledger.taken == 436
