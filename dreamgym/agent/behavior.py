@@ -8,7 +8,7 @@ import dataclasses
 import itertools
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -38,7 +38,7 @@ class PlayedEpisode:
 
     episode: Episode | None
     """The episode; None if no step of it succeeded."""
-    generator: dict[str, Any]
+    generator: Mapping[str, Any]
     """The state of the collection's random numbers after it."""
     listed: Rate
     """How many of its actions stood in the environment's list (`collect`)."""

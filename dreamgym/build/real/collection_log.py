@@ -61,7 +61,7 @@ def _line(played: PlayedEpisode) -> str:
         except (TypeError, ValueError, RecursionError):
             episode = None
     rest = {
-        "generator": played.generator,
+        "generator": dict(played.generator),
         "listed": [int(played.listed.hits), played.listed.count],
         "failure": played.failure,
     }

@@ -23,7 +23,7 @@ import random
 import re
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from dreamgym.envs.base import AnyText, TextEnv, as_tasks
 from dreamgym.envs.tools.lines import first_newest, result_text, texts_of
@@ -69,8 +69,21 @@ STATE = frozenset(
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def tool(method: Method) -> Method:
-    """Mark a method of a ToolEnv as a tool: every argument needs a type hint."""
+@overload
+def tool(method: Method) -> Method: ...
+
+
+@overload
+def tool(method: None = None) -> Callable[[Method], Method]: ...
+
+
+def tool(method: Method | None = None) -> Method | Callable[[Method], Method]:
+    """Mark a method of a ToolEnv as a tool: every argument needs a type hint.
+
+    Write `@tool` or `@tool()` above the method.
+    """
+    if method is None:
+        return tool
     method._is_tool = True  # type: ignore[attr-defined]
     return method
 

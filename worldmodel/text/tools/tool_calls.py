@@ -72,14 +72,16 @@ _OTHER_KEYS = frozenset({"when", "type", "thought", "reasoning"})
 """Keys beside a tool's name that are no arguments."""
 _INPUTS = ("input", "params")
 """Keys of arguments that objects which are no calls have as well."""
-_TOOL_KEY = re.compile(r"[\"']?(?:tool|which)[\"']?\s*:\s*(?:[\"']([\w.-]*))?")
+_NAME = r"[A-Za-z_][\w./-]*"
+"""A tool's name, as MCP allows it."""
+_TOOL_KEY = re.compile(r"[\"']?(?:tool|which)[\"']?\s*:\s*(?:[\"']([\w./-]*))?")
 _NAME_KEY = re.compile(
-    r"[\"']name[\"']\s*:\s*[\"']([\w.-]*).*[\"'](?:arguments|args|parameters|input|params)[\"']\s*:",
+    r"[\"']name[\"']\s*:\s*[\"']([\w./-]*).*[\"'](?:arguments|args|parameters|input|params)[\"']\s*:",
     re.DOTALL,
 )
-_NAMED = re.compile(r"([A-Za-z_][\w.-]*)\(")
-_SPACED = re.compile(r"([A-Za-z_][\w.-]*)\s+(\{.*)", re.DOTALL)
-_CALL_LINE = re.compile(r"[A-Za-z_][\w.-]*(\s+\{.*|\(.*\))|\{.*\}")
+_NAMED = re.compile(rf"({_NAME})\(")
+_SPACED = re.compile(rf"({_NAME})\s+(\{{.*)", re.DOTALL)
+_CALL_LINE = re.compile(rf"{_NAME}(\s+\{{.*|\(.*\))|\{{.*\}}")
 _OBJECT_LIST = re.compile(r"\[\s*\{")
 _ARGUMENT = re.compile(r"\s*([^\W\d]\w*)\s*=\s*")
 _SINGLE = re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL)

@@ -42,7 +42,7 @@ class Store(ToolEnv):
             self.finish(True)
         return f"stored {key} {mode}"
 
-    @tool
+    @tool()  # as good as without parentheses
     def get(self, key: str) -> str:
         """Read the value under a key."""
         self.add_reward(-0.5)

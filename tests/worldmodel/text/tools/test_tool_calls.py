@@ -157,6 +157,18 @@ def test_values_are_json_or_words():
     assert read_call("news.search(q=x)") == Call("news.search", {"q": "x"})
 
 
+@pytest.mark.parametrize(
+    "action",
+    [
+        'files/read-all.v2 {"path": "a/b"}',
+        'files/read-all.v2(path="a/b")',
+        '{"name": "files/read-all.v2", "arguments": {"path": "a/b"}}',
+    ],
+)
+def test_names_have_what_mcp_allows(action):
+    assert read_call(action) == Call("files/read-all.v2", {"path": "a/b"})
+
+
 def test_a_written_call_is_read_again():
     assert write_call(*PARIS[:2]) == 'weather {"city": "Paris", "days": 2}'
     arguments = {"é": "a\nb", "n": [1, {"x": None}], "t": 'say "hi" {'}
