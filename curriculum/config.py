@@ -207,7 +207,7 @@ class LessonConfig:
             )
 
 
-GENERATORS = ("model", "rule", "none")
+GENERATORS = ("model", "rule", "train", "none")
 
 
 LESSONS = ("none", "tools", "games")
@@ -233,7 +233,8 @@ class CurriculumConfig:
     """The distance from `target_success` that has weight exp(-1/2)."""
     generator: str = "model"
     """Who writes variations: "model", the experience model; "rule", the environment or
-    a renaming of words in the texts; "none", nobody."""
+    a renaming of words in the texts; "none", nobody. "train" takes train tasks of the
+    environment that nobody has played: a control for what invented tasks are worth."""
     value: ValueConfig = ValueConfig()
     feasibility: FeasibilityConfig = FeasibilityConfig()
     step_limit: StepLimitConfig = StepLimitConfig()

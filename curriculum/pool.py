@@ -126,8 +126,8 @@ class TaskPool:
 
         A task is retired when its last `patience` groups were all won or all lost, or
         had no scored rollout, because nothing can be learned from it. A single outcome
-        has no variance: with one rollout a task (PPO), its cluster needs a second
-        outcome in the batch.
+        has no variance: with one rollout a task (PPO), the outcomes of its cluster in
+        the batch decide, of which there must be two.
 
         Raises:
           ValueError: a task is not in the pool; then nothing is recorded.
@@ -137,13 +137,13 @@ class TaskPool:
         if unknown:
             raise ValueError(f"no tasks of this pool: {unknown[:3]}")
         pooled: dict[str, list[bool]] = collections.defaultdict(list)
-        scored_ids: dict[str, None] = {}
+        own: dict[str, list[bool]] = {}
         for task_id, successes in outcomes:
             entry = self.entries[task_id]
             self._count_rollouts(entry, successes, update)
             if successes:
                 pooled[entry.cluster] += successes
-                scored_ids[task_id] = None
+                own.setdefault(task_id, []).extend(successes)
                 entry.unscored_groups = 0
             else:
                 entry.unscored_groups += 1
@@ -155,10 +155,13 @@ class TaskPool:
                 continue
             value = values[entry.cluster]
             entry.value, entry.valued_at = value, update
-            if entry.task.id in scored_ids:
-                entry.uninformative_groups = (
-                    entry.uninformative_groups + 1 if value == 0.0 else 0
-                )
+        for task_id, successes in own.items():
+            entry = self.entries[task_id]
+            compared = successes if len(successes) > 1 else pooled[entry.cluster]
+            if len(compared) > 1:
+                entry.uninformative_groups += 1
+                if task_value(compared) > 0.0:
+                    entry.uninformative_groups = 0
                 entry.retired = entry.uninformative_groups >= self._patience
         # Values decay by the number of updates, also for tasks that were not drawn.
         self.next_update = max(self.next_update, update + 1)

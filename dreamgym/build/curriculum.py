@@ -4,9 +4,11 @@ settings -> Proposer: groups of seed tasks -> a new task or None for each. It co
 the experience model, which reads the whole group, or from a rule, which varies its
 first task. The rule is the environment's own, if it can vary its tasks (each costs a
 real reset, which is counted); otherwise the entities named in the task's texts are
-renamed, which needs no environment.
+renamed, which needs no environment. As a control there are train tasks that nobody has
+played.
 """
 
+import contextlib
 import sys
 from collections.abc import Callable, Sequence
 
@@ -27,6 +29,8 @@ from worldmodel.data.records import Episode, Task
 from worldmodel.data.seed_tasks import SeedTask
 from worldmodel.experience.base import ExperienceModel
 
+LISTED = 8
+"""Train tasks that are listed for each that is proposed: some are of other families."""
 PROPOSALS = 64
 """Tasks that are proposed at a time for expert iteration."""
 
@@ -57,7 +61,8 @@ def proposer(
 
     if config.generator == "model":
         return FunctionProposer(by_model)
-
+    if config.generator == "train":
+        return _Listed(pool, env)
     if _varies(env.id):
         return _Real(pool, env, number)
     rule = Renaming(_seeds(pool))
@@ -127,6 +132,36 @@ class _Real:
             return [_varied(env, self._pool, task, rng) for task in tasks]
         finally:
             env.close()
+
+
+class _Listed:
+    """Train tasks that the environment lists and the pool does not have."""
+
+    starts_in_environment, group_size = True, 1
+
+    def __init__(self, pool: TaskPool, env: EnvConfig):
+        if not env.id:
+            raise ValueError("curriculum.generator = train takes tasks of an --env")
+        self._pool, self._env = pool, env
+
+    def __call__(self, groups: Sequence[Sequence[SeedTask]]) -> list[Task | None]:
+        """See generator.Proposer. Each group gets the next task of its family."""
+        with contextlib.closing(
+            restarting.open_env(self._env.id, make=instance_maker(self._env))
+        ) as env:
+            count = len(self._pool.entries) + LISTED * len(groups)
+            tasks = base.tasks_of(env, self._env.id, "train", count)
+            others = [t for t in tasks if t.id not in self._pool.entries]
+            chosen: list[Task | None] = []
+            for group in groups:
+                family = group[0].task.family
+                task = next((t for t in others if t.family == family), None)
+                chosen.append(task)
+                others = [t for t in others if t is not task]
+            begun = base.begin_all(env, [t for t in chosen if t is not None])
+        self._pool.resets += len(begun)
+        started = {t.id: t for t in begun}
+        return [None if t is None else started.get(t.id) for t in chosen]
 
 
 def _seeds(pool: TaskPool) -> list[Task]:

@@ -136,6 +136,10 @@ class RunConfig:
             "pretrain.rare_event_share": self.pretrain.rare_event_share
             not in (0.0, PretrainConfig.rare_event_share),
             "ensemble.members": self.ensemble.members,
+            "experience.history": self.experience.history != ExperienceConfig.history,
+            "experience.history_states": self.experience.history_states,
+            "experience.keep_facts": self.experience.keep_facts,
+            "experience.full_state": self.experience.full_state,
         }
         if names := [name for name, value in fitted.items() if value]:
             raise ValueError(

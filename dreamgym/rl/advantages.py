@@ -367,11 +367,19 @@ def unit_rms(
 
 
 def has_signal(
-    mask: Bool[np.ndarray, "N G T"], advantages: Float[np.ndarray, "N G T"]
+    mask: Bool[np.ndarray, "N G T"],
+    advantages: Float[np.ndarray, "N G T"],
+    *,
+    of_group: bool = False,
 ) -> Bool[np.ndarray, "N G T"]:
-    """Return the turns in the mask at which not all advantages of the group are 0."""
+    """Return the turns in the mask at which not all advantages of the group are 0.
+
+    With `of_group`, where an episode has one advantage, all turns of a group count if
+    any does: a turn that only an episode of average return has belongs to the loss.
+    """
     # Where a group agrees, its turns would add to the loss's count but not to its
     # gradient: they would make the step smaller (DAPO, arXiv:2503.14476, 3.2).
     size = np.abs(np.where(mask, advantages, 0.0))
-    differs = (size > 1e-6 * size.max(initial=0.0)).any(1, keepdims=True)
+    axes = (1, 2) if of_group else 1
+    differs = (size > 1e-6 * size.max(initial=0.0)).any(axes, keepdims=True)
     return mask & differs

@@ -136,8 +136,10 @@ class TurnGrid:
             rows = list(fork.continuations)
             advantages[rows] *= fork_weight
             advantages[rows] += (1 - fork_weight) * over_group
-        signal = has_signal(mask, advantages.reshape(groups)).reshape(shape)
-        return advantages[self._mask], signal[self._mask]
+        signal = has_signal(
+            mask, advantages.reshape(groups), of_group=config.credit == "episode"
+        )
+        return advantages[self._mask], signal.reshape(shape)[self._mask]
 
     def entropy_modulated(
         self, advantages: Flat, entropy: Flat, config: ShapingConfig, size: int

@@ -198,6 +198,19 @@ def test_single_rollouts_alone_are_never_settled():
     assert (entry.rollouts, entry.successes) == (5, 0)
 
 
+def test_pooled_values_do_not_save_a_task_that_nobody_wins():
+    hopeless, mixed = (dataclasses.replace(t, family="f") for t in some(2))
+    pool = TaskPool([hopeless, mixed], values=ValueConfig(pooling="family"))
+    for update in range(2):
+        pool.record_batch(
+            [(hopeless.id, [False] * 4), (mixed.id, [True, True, False, False])], update
+        )
+    first, second = pool.entries.values()
+    assert first.value == second.value > 0
+    assert first.retired
+    assert not second.retired
+
+
 def test_a_member_that_did_not_play_shares_the_value_and_not_the_verdict():
     tasks = [dataclasses.replace(t, family="f") for t in some(3)]
     pool = TaskPool(tasks, patience=1, values=ValueConfig(pooling="family"))

@@ -216,6 +216,11 @@ def _rare_event_weight(rare: Sequence[bool], share: float) -> float:
     return share / (1 - share) * (len(rare) - count) / count
 
 
+OUTCOME_SHARE = 0.5
+"""The share of a new task's seeds that stand with their outcome: of the tasks that a
+policy has not tried there is none when the model is asked."""
+
+
 def variation_examples(
     tok: TextTokenizer,
     episodes: Sequence[Episode],
@@ -229,8 +234,8 @@ def variation_examples(
 
     Each task is asked for `repeats` times, after the first time with `names` exchanged,
     so that tasks are not learnt by heart. Its seeds are drawn from the NEAREST tasks of
-    its family, with the share of their episodes that were won. A task without another
-    one in its family is left out.
+    its family, OUTCOME_SHARE of them with the share of their episodes that were won. A
+    task without another one in its family is left out.
     """
     rng = np.random.default_rng(seed)
     outcomes_by_task: dict[str, list[bool]] = {}
@@ -245,7 +250,10 @@ def variation_examples(
         for e in with_exchanged_names(first_episodes, names, draw=draw):
             families.setdefault(e.task.family, []).append(e.task)
         for family in families.values():
-            seeds = [SeedTask(t, success.get(t.id)) for t in family]
+            seeds = [
+                SeedTask(t, success.get(t.id) if rng.random() < OUTCOME_SHARE else None)
+                for t in family
+            ]
             for task, near in zip(family, nearest_tasks(family), strict=True):
                 if near:
                     chosen = rng.permutation(near)[: config.variation_seeds]

@@ -119,17 +119,21 @@ def newest_fitting(
 ) -> list[int]:
     """Return the last segments that fit the budget together, uncut and in order.
 
-    The `shorter` form of a segment stands where the segment itself does not fit.
+    With `shorter`, a shorter form of each segment, as many as possible stand in that
+    form, and the last ones of these whole, as far as the budget goes.
     """
-    selection: list[list[int]] = []
-    forms = zip(segments, segments if shorter is None else shorter, strict=True)
-    for segment, short in reversed(list(forms)):
-        fitting = segment if len(segment) <= budget else short
-        budget -= len(fitting)
+    short = segments if shorter is None else shorter
+    first = len(short)
+    while first and len(short[first - 1]) <= budget:
+        first -= 1
+        budget -= len(short[first])
+    whole = len(short)
+    while whole > first:
+        budget -= len(segments[whole - 1]) - len(short[whole - 1])
         if budget < 0:
             break
-        selection.append(fitting)
-    return [i for segment in reversed(selection) for i in segment]
+        whole -= 1
+    return [i for x in (*short[first:whole], *segments[whole:]) for i in x]
 
 
 def gone_lines(before: State, after: State) -> tuple[str, ...]:

@@ -59,8 +59,9 @@ START = "expert_iteration"
 
 UNPROMISED = (
     "Theorem 1 says nothing of this update: its gain needs advantages in units of the "
-    "return (advantage_estimator group_mean, leave_one_out, batch_mean or gae, not "
-    "divided by a std, averaged over tokens, without replay)."
+    "return of a turn (credit turn, no shaping, advantage_estimator group_mean, "
+    "leave_one_out, batch_mean or gae, not divided by a std, averaged over tokens, "
+    "without replay)."
 )
 
 

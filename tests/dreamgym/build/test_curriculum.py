@@ -82,6 +82,21 @@ def test_the_environments_rule_costs_a_real_reset_each(env):
     assert pool.resets == len(RESETS) < 6
 
 
+def test_train_tasks_that_nobody_played_stand_in_for_invented_ones(env):
+    listed = list(doubles.tasks("train"))
+    pool = TaskPool(listed[:4])
+    assert extended(pool, "train", env) == {"accepted": 3}
+    chosen = [e.task for e in pool.active(generated=True)]
+    assert {t.id for t in chosen} <= {t.id for t in listed[4:]}
+    assert {t.family for t in chosen} <= {t.family for t in listed[:4]}
+    assert sorted(t.id for t in chosen) == sorted(RESETS)
+    assert all(t.initial_state for t in chosen)
+    assert pool.resets == 3
+    assert extended(TaskPool(listed), "train", env) == {"form": 3}  # there is no other
+    with pytest.raises(ValueError, match="takes tasks of an --env"):
+        extended(TaskPool(listed[:4]), "train")
+
+
 def test_what_the_environment_began_is_of_good_form(env, monkeypatch):
     class Twice(Varying):
         def reset(self, *, seed=None, options=None):

@@ -110,6 +110,15 @@ def test_groups_that_cannot_be_compared_are_left_out():
     ]
 
 
+def test_turns_that_only_a_member_at_the_mean_has_count_with_one_advantage():
+    """Under credit by episode, the whole group agrees or differs."""
+    got = np.array([[[-1.0, 0.0], [1.0, 0.0], [0.0, 0.0]], np.zeros((3, 2))])
+    counted = np.array([[[1, 0], [1, 0], [1, 1]], np.ones((3, 2))], bool)
+    assert has_signal(counted, got)[0].tolist() == [[1, 0], [1, 0], [1, 0]]
+    assert has_signal(counted, got, of_group=True)[0].tolist() == counted[0].tolist()
+    assert not has_signal(counted, got, of_group=True)[1].any()
+
+
 def test_a_member_at_the_mean_of_a_differing_group_is_usable():
     returns = once([[0.0, 1.0, 2.0, 1.0]])
     counted = np.ones(returns.shape, bool)

@@ -461,12 +461,14 @@ def test_what_is_no_gain_in_returns_is_not_put_into_the_theorem(tmp_path, monkey
     )
     known = doubles.Known(ReplayMemory(capacity=10))
     scaled = dataclasses.replace(LOOP.update, normalize_advantages="group")
+    by_episode = dataclasses.replace(LOOP.update, credit="episode")
     withheld = dataclasses.replace(
         LOOP.update, kl_penalty=KLPenaltyConfig(coefficient=0.1, placement="reward")
     )
     for number, (loop, text) in enumerate(
         (
             ({"update": scaled}, train.UNPROMISED),
+            ({"update": by_episode}, train.UNPROMISED),
             ({"replay": ReplayConfig(ratio=0.5)}, train.UNPROMISED),
             ({"reward": RewardConfig(outcome_weight=0.5)}, train.UNMEASURED),
             ({"update": withheld}, train.UNMEASURED),

@@ -158,22 +158,30 @@ def test_tasks_are_written_from_similar_ones_of_their_family(tok):
     out = variation_examples(tok, episodes, config, repeats=3, seed=0)
     assert len(out) == 3 * (4 + 2)  # a second episode and the lonely one give nothing
     by_context = {
-        tuple(variation_ids(tok, [SeedTask(t, 0.5) for t in pair])): pair
+        tuple(variation_ids(tok, list(map(SeedTask, pair, outcomes)))): (
+            pair,
+            outcomes,
+        )
         for n in (1, 2)
         for pair in itertools.permutations(tasks, n)
+        for outcomes in itertools.product((0.5, None), repeat=n)
     }
     by_reply = {tuple(variation_reply_ids(tok, t)): t for t in tasks}
-    targets = collections.Counter()
+    targets, scored = collections.Counter(), collections.Counter()
     for e in out:
         cut = e.mask.index(True)
         assert all(e.mask[cut:])
         assert set(e.token_type[cut:]) == {PARTS.index("variation")}
-        seeds, target = by_context[tuple(e.ids[:cut])], by_reply[tuple(e.ids[cut:])]
+        seeds, outcomes = by_context[tuple(e.ids[:cut])]
+        scored.update(x is not None for x in outcomes)
+        target = by_reply[tuple(e.ids[cut:])]
         assert {s.family for s in seeds} == {target.family}
         assert target not in seeds
         assert len(seeds) == {"a": 2, "b": 1}[target.family]
         targets[target.id] += 1
     assert set(targets.values()) == {3}
+    # As among the seeds that a policy has not tried, some have no outcome.
+    assert min(scored[True], scored[False]) >= 8
 
 
 def test_seeds_of_unscored_episodes_have_no_outcome(tok):
@@ -184,12 +192,13 @@ def test_seeds_of_unscored_episodes_have_no_outcome(tok):
     config = ExperienceConfig(variation_seeds=1)
     contexts = [
         e.ids[: e.mask.index(True)]
-        for e in variation_examples(tok, episodes, config, repeats=1, seed=0)
+        for e in variation_examples(tok, episodes, config, repeats=9, seed=0)
     ]
-    assert contexts == [
-        variation_ids(tok, [SeedTask(tasks[1], 1.0)]),
-        variation_ids(tok, [SeedTask(tasks[0])]),
-    ]
+    unscored = variation_ids(tok, [SeedTask(tasks[0])])
+    assert contexts[1::2] == [unscored] * 9
+    scored = [variation_ids(tok, [SeedTask(tasks[1], x)]) for x in (1.0, None)]
+    assert all(context in scored for context in contexts[::2])
+    assert all(context in contexts for context in scored)
 
 
 def test_tasks_are_asked_for_again_with_other_names(tok):

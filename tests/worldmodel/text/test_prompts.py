@@ -145,6 +145,30 @@ def test_demonstrations_with_their_states_by_hand(tok):
     assert query(past + len(short) - 1)[0] == "<task>"
 
 
+@pytest.mark.parametrize(
+    ("budget", "expected"),
+    [
+        (math.inf, "AAA1 BBB2 CCC3"),
+        (12, "AAA1 BBB2 CCC3"),
+        (11, "1 BBB2 CCC3"),
+        (9, "1 BBB2 CCC3"),
+        (8, "1 2 CCC3"),
+        (5, "1 2 3"),
+        (2, "2 3"),
+        (1, "3"),
+        (0, ""),
+    ],
+)
+def test_the_newest_segments_fit_by_hand(budget, expected):
+    whole = [[ord(x) for x in text] for text in ("AAA1", "BBB2", "CCC3")]
+    short = [x[-1:] for x in whole]
+    ids = prompts.newest_fitting(whole, budget, short)
+    assert "".join(map(chr, ids)) == expected.replace(" ", "")
+    alone = "".join(map(chr, prompts.newest_fitting(whole, budget)))
+    texts = ["AAA1BBB2CCC3", "BBB2CCC3", "CCC3", ""]
+    assert alone == texts[3 - int(min(budget, 12)) // 4]
+
+
 def test_past_actions_with_what_was_seen_by_hand(tok):
     """The pairs of Eq. 4: what was seen and is gone, and the action after it."""
     e = helpers.lamp_and_door()
@@ -175,7 +199,7 @@ def test_past_actions_with_what_was_seen_by_hand(tok):
     policy = {"history": 2, "past_states": states}
     context = prompts.policy_context_ids(tok, e.task, past, state, **policy)
     assert named(tok, context) == named(tok, ids)[:-3]
-    # An action stays where what was seen before it does not fit; then it goes, too.
+    # What was seen goes before any action does; then the oldest action goes.
     longest = len(ids) - 1
     core = prompts.query_ids(tok, e.task, (), [], state, "do", history=0)
     less = prompts.query_ids(
@@ -189,8 +213,8 @@ def test_past_actions_with_what_was_seen_by_hand(tok):
         past_states=states,
         context_budget=longest - len(core),
     )
-    assert named(tok, less).count("<past>") == 1
-    assert "pull door" in named(tok, less)
+    assert named(tok, less).count("<past>") == 2
+    assert "the door is shut" not in named(tok, less)
     # All of them, and none.
     every = {"history": 99, "past_states": states}
     whole = prompts.query_ids(tok, e.task, past, [], state, "do", **every)
