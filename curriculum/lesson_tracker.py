@@ -66,7 +66,12 @@ class LessonTracker:
         budget_used = 1.0 if self.lesson.unit == "updates" else epochs
         measures = self.skills.measures()
         self.state = lessons.advance(
-            self.state, self.lessons, measures, self._config, budget_used=budget_used
+            self.state,
+            self.lessons,
+            measures,
+            self._config,
+            budget_used=budget_used,
+            counts=self.skills.counts(),
         )
         self.skills = Skills()
         return skill_collapse.flags(self.state, self._config)

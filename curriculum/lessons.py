@@ -9,6 +9,7 @@ import dataclasses
 import fnmatch
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from curriculum.config import LessonConfig
@@ -134,7 +135,8 @@ class LessonState:
 
     `passed` and `failed` count checks in a row; `floors` holds, by lesson, the measures
     it was passed with; `why` is the reason of the last transition; `history` holds the
-    measures of the last HISTORY checks, oldest first.
+    measures of the last HISTORY checks, oldest first, `counts` how many cases each was
+    measured on, and `lesson_checks` is how many of the checks were of this lesson.
     """
 
     index: int = 0
@@ -144,6 +146,8 @@ class LessonState:
     floors: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
     why: str = "start"
     history: tuple[Mapping[str, float], ...] = ()
+    counts: tuple[Mapping[str, float], ...] = ()
+    lesson_checks: int = 0
 
     def json(self) -> dict[str, Any]:
         """Return the state as JSON."""
@@ -152,7 +156,8 @@ class LessonState:
     @staticmethod
     def of_json(row: Mapping[str, Any]) -> "LessonState":
         """Return the state that `json` wrote."""
-        fields: dict[str, Any] = {**row, "history": tuple(row["history"])}
+        tuples = {name: tuple(row.get(name, ())) for name in ("history", "counts")}
+        fields: dict[str, Any] = {**row, **tuples}
         return LessonState(**fields)
 
 
@@ -163,13 +168,15 @@ def advance(
     config: LessonConfig,
     *,
     budget_used: float | int,
+    counts: Mapping[str, float] = MappingProxyType({}),
 ) -> LessonState:
     """Return the state after a check of the skills.
 
-    `budget_used` is the training since the last check, in the lesson's unit. The state
-    goes back to the earliest lesson whose measures are lost. It advances where all of
-    `promote` is reached and the minimal budget is spent, or the maximal budget is.
-    The last lesson is never passed. An unknown measure neither promotes nor sets back.
+    `counts` has how many cases each measure is a mean of. `budget_used` is the training
+    since the last check, in the lesson's unit. The state goes back to the earliest
+    lesson whose measures are lost. It advances where all of `promote` is reached and
+    the minimal budget is spent, or the maximal budget is. The last lesson is never
+    passed. An unknown measure neither promotes nor sets back.
 
     Raises:
       ValueError: there are no lessons, the state is beyond them, or `budget_used` is
@@ -185,6 +192,8 @@ def advance(
         state,
         budget_used=state.budget_used + budget_used,
         history=(*state.history, dict(measures))[-HISTORY:],
+        counts=(*state.counts, dict(counts))[-HISTORY:],
+        lesson_checks=state.lesson_checks + 1,
     )
     lost_lesson = _lost_lesson(state, lessons, measures, config.regression_margin)
     failed = state.failed + 1 if lost_lesson is not None else 0
@@ -203,6 +212,7 @@ def advance(
             budget_used=0.0,
             passed=0,
             failed=0,
+            lesson_checks=0,
             floors=floors,
             why="regression",
         )
@@ -221,6 +231,7 @@ def advance(
         budget_used=0.0,
         passed=0,
         failed=0,
+        lesson_checks=0,
         floors={**state.floors, lesson.name: floor},
         why="promotion" if skilled else "budget",
     )

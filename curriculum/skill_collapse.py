@@ -4,6 +4,7 @@ measures of the checks so far, oldest first -> red flags by measure. The list is
 primer's ("Detecting Skill Collapse"); the thresholds are ours.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 from curriculum.config import LessonConfig
@@ -31,45 +32,78 @@ LOWER_IS_BETTER = (
 )
 RATES = ("call_rate", "due_rate")
 """Measures of which neither more nor less is better."""
+IMPLIED = {
+    "calls explode": ("call_precision",),
+    "calls vanish": ("call_recall", "success"),
+}
+"""Measures that fall with the calls, which need no flag of their own: of calls that
+explode most are not expected, and without calls nothing is found out."""
+Check = tuple[Mapping[str, float], Mapping[str, float]]
+"""The measures of a check, and how many cases each is a mean of."""
 
 FLAT = 0.02
 """The largest range over the window in which success counts as flat."""
+SURE = 3.0
+"""Standard errors of the difference by which a measure must have fallen."""
 VANISHED = 0.1
 EXPLODED = 3.0
 """Calls per expected call."""
 
 
 def flags(state: LessonState, config: LessonConfig) -> dict[str, str]:
-    """Return the red flags of the last check in the state's history (`red_flags`)."""
-    return red_flags(state.history, drop=config.collapse_drop)
+    """Return the red flags of the last check in the state's history (`red_flags`).
+
+    Only checks of the present lesson are compared: others play other tasks.
+    """
+    checks = max(state.lesson_checks, 1)
+    return red_flags(
+        state.history[-checks:],
+        drop=config.collapse_drop,
+        counts=state.counts[-checks:],
+    )
 
 
 def red_flags(
-    history: Sequence[Mapping[str, float]], *, drop: float | int, window: int = 4
+    history: Sequence[Mapping[str, float]],
+    *,
+    drop: float | int,
+    window: int = 4,
+    counts: Sequence[Mapping[str, float]] = (),
 ) -> dict[str, str]:
     """Return the red flags of the last check by measure; empty where there are none.
 
-    A measure has collapsed if it is more than `drop` below the best of the `window`
-    checks before. Those of NAMED form a chain: of a call that cannot be read all that
+    A measure has collapsed if it is more than `drop` below one of the `window` checks
+    before. With `counts`, how many cases the measures of each check are means of, the
+    difference must also be SURE standard errors: shares of a few cases differ by
+    chance. Those of NAMED form a chain: of a call that cannot be read all that
     follows fails, too, so that only the first one that fell is named. Of another
-    measure it is a collapse only where one has risen since that best: else it is a
+    measure it is a collapse only where one has risen since its best: else it is a
     worse policy rather than one skill traded for another. Calls vanish below a tenth
-    of the expected ones and explode above three times as many. Flat success while the
-    mean of the other skills rose by more than `drop` over a whole window is a plateau
-    "due to overfitting on shaping rewards".
+    of the expected ones, which lowers recall and success besides, and explode above
+    three times as many. Flat success while the mean of the other skills rose by more
+    than `drop` over a whole window is a plateau "due to overfitting on shaping
+    rewards".
 
     Raises:
-      ValueError: `drop` is not positive, or `window` is below 1.
+      ValueError: `drop` is not positive, `window` is below 1, or `counts` are not those
+        of the history.
     """
     if drop <= 0 or window < 1:
         raise ValueError(f"drop must be > 0 and window >= 1, got {drop} and {window}")
+    if counts and len(counts) != len(history):
+        raise ValueError(f"{len(counts)} counts of {len(history)} checks")
     if not history:
         return {}
     latest, before = history[-1], list(history[-1 - window : -1])
     out, calls = {}, _calls(latest)
-    # Of calls that explode most are not expected: that needs no flag of its own.
-    skills = [x for x in _skills(latest) if not (calls and x == "call_precision")]
-    fallen = [x for x in skills if _fall(x, latest, before) > drop]
+    implied = IMPLIED.get(calls.get("call_rate", ""), ())
+    rows = list(zip(history, counts or [{}] * len(history), strict=True))
+    compared = rows[-1 - window : -1]
+    fallen = [
+        name
+        for name in _skills(latest)
+        if name not in implied and _has_fallen(name, rows[-1], compared, drop)
+    ]
     if in_chain := [name for name in NAMED if name in fallen]:
         out[in_chain[0]] = NAMED[in_chain[0]]
     else:
@@ -81,12 +115,20 @@ def red_flags(
     return out
 
 
-def _fall(
-    name: str, latest: Mapping[str, float], before: Sequence[Mapping[str, float]]
-) -> float:
-    """Return how far a measure is below its best of the checks before."""
-    past = [x[name] for x in before if name in x]
-    return max(past) - latest[name] if past else 0.0
+def _has_fallen(name: str, latest: Check, before: Sequence[Check], drop: float) -> bool:
+    """Return whether a measure is surely below what it was in one of the checks."""
+    now, cases = latest[0][name], latest[1].get(name)
+    for measures, counts in before:
+        if name not in measures:
+            continue
+        past_cases, error = counts.get(name), 0.0
+        if cases and past_cases:  # as if both were equal in truth (two-proportion z)
+            mean = now * cases + measures[name] * past_cases
+            mean = min(max(mean / (cases + past_cases), 0.0), 1.0)
+            error = math.sqrt(mean * (1 - mean) * (1 / cases + 1 / past_cases))
+        if measures[name] - now > max(drop, SURE * error):
+            return True
+    return False
 
 
 def _another_rose(

@@ -71,6 +71,17 @@ def action_names(action: str) -> list[str]:
     return tools or [first_word(action)]
 
 
+def _failures(action: str, count: int, before: State, after: State) -> list[bool]:
+    """Return which of the `count` calls of an action, or its verb, were refused.
+
+    Where the state has as many results of tools as there were calls, they say so.
+    """
+    results = [line for line in after if line.startswith(RESULT)]
+    if len(read_action(action).calls) == len(results) == count:
+        return [line.startswith(f"{RESULT}error:") for line in results]
+    return [error_only_change(before, after)] * count
+
+
 def _facts(state: State, action: str | None) -> dict[str, str]:
     """Return the lines of a state by name.
 
@@ -111,10 +122,11 @@ def symbolic_memory(
     tools: dict[str, ToolCount] = {}
     pairs = itertools.pairwise((*past_states, state))
     for action, (before, after) in zip(past, pairs, strict=True):
-        for name in action_names(action):
+        names = action_names(action)
+        failures = _failures(action, len(names), before, after)
+        for name, failed in zip(names, failures, strict=True):
             _, calls, refused = tools.pop(name, ToolCount(name, 0, 0))
-            refused += error_only_change(before, after)
-            tools[name] = ToolCount(name, calls + 1, refused)
+            tools[name] = ToolCount(name, calls + 1, refused + failed)
     return SymbolicMemory(
         tuple(line for name, line in facts.items() if name not in present),
         tuple(tools.values()),

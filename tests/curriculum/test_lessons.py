@@ -1,5 +1,6 @@
 """Stages: promotion and regression with patience, mixes, kinds of tasks."""
 
+import json
 import math
 
 import numpy as np
@@ -37,6 +38,15 @@ def test_promotion_needs_checks_in_a_row():
     assert went([GOOD, {"x": 0.7}, GOOD, GOOD])[0] == [0, 0, 0, 1]
     assert went([GOOD, GOOD])[0] == [0, 1]
     assert went([GOOD, {}, GOOD])[0] == [0, 0, 0]  # not known is not reached
+
+
+def test_checks_are_counted_by_lesson_and_survive_json():
+    _, state = went([GOOD] * 2)
+    assert (state.index, state.lesson_checks) == (1, 0)
+    later = advance(state, PLAN, HELD, CONFIG, budget_used=1, counts={"x": 9.0})
+    assert later.lesson_checks == 1
+    assert later.counts == ({}, {}, {"x": 9.0})
+    assert LessonState.of_json(json.loads(json.dumps(later.json()))) == later
 
 
 def test_promotion_waits_for_the_least_budget():

@@ -1,5 +1,7 @@
 """Skill collapse: each red flag by hand, and what is none."""
 
+import dataclasses
+
 import pytest
 
 from curriculum.config import LessonConfig
@@ -14,9 +16,29 @@ def test_a_skill_that_falls_while_another_rises_has_collapsed():
     assert red_flags([FINE, traded], drop=0.2) == {"valid_json": "syntax collapse"}
     assert red_flags([FINE, traded], drop=0.4) == {}
     config = LessonConfig(collapse_drop=0.2)
-    assert flags(LessonState(history=(FINE, traded)), config) == red_flags(
-        [FINE, traded], drop=0.2
-    )
+    state = LessonState(history=(FINE, traded), counts=({}, {}), lesson_checks=2)
+    assert flags(state, config) == red_flags([FINE, traded], drop=0.2)
+    # The check before was of another lesson, which plays other tasks.
+    assert flags(dataclasses.replace(state, lesson_checks=1), config) == {}
+
+
+@pytest.mark.parametrize(("cases", "certain"), [(10, False), (100, True)])
+def test_a_fall_is_a_collapse_where_it_is_no_chance(cases, certain):
+    # 0.9 and 0.6 of 10 differ by 1.5 standard errors of 0.19, of 100 by 4.9 of 0.061.
+    rows = [FINE, FINE | {"valid_json": 0.6}]
+    counts = [dict.fromkeys(FINE, float(cases))] * 2
+    assert bool(red_flags(rows, drop=0.2, counts=counts)) == certain
+    assert red_flags(rows, drop=0.2, counts=[{}, {}])
+    with pytest.raises(ValueError, match="1 counts of 2 checks"):
+        red_flags(rows, drop=0.2, counts=counts[:1])
+
+
+def test_what_falls_because_calls_vanish_has_no_flag_of_its_own():
+    first = {"call_rate": 0.5, "due_rate": 0.5, "call_recall": 0.9, "success": 0.8}
+    first |= {"valid_action": 0.5}
+    last = first | {"call_rate": 0.0, "call_recall": 0.0, "success": 0.2}
+    last |= {"valid_action": 0.9}
+    assert red_flags([first, last], drop=0.2) == {"call_rate": "calls vanish"}
 
 
 def test_of_a_chain_the_first_fall_is_named():

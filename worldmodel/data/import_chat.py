@@ -131,9 +131,10 @@ def _call(call: Any, where: Where) -> tuple[str, dict[str, Any] | None]:
     """
     if isinstance(call, dict) and call.get("type") == "custom":
         custom, place = field(call, "custom", dict, where), where.at("custom")
+        name = field(custom, "name", str, place)
         arguments = {"input": field(custom, "input", str, place)}
         text = json.dumps(arguments, ensure_ascii=False)
-        return f"{field(custom, 'name', str, place)} {text}", arguments
+        return f"{name} {text}", {"tool": name, "arguments": arguments}
     function = field(call, "function", dict, where)
     function_place = where.at("function")
     name = field(function, "name", str, function_place)

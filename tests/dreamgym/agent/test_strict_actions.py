@@ -49,7 +49,7 @@ TOOLS = {
                 },
             },
         ),
-        ToolSchema("free", {}, open_ended=True),
+        ToolSchema("free", {}, others=True),
     )
 }
 
@@ -126,6 +126,77 @@ def test_every_text_and_number_can_be_written(text, number):
     call = write_call("put", {"key": text, "value": number})
     assert accepts(automaton(), call) == plain or "\x7f" in text
     assert accepts(automaton(), write_answer(text)) == plain or "\x7f" in text
+
+
+def walks(machine, count):
+    """Return texts that random steps through an automaton write."""
+    rng, texts = np.random.default_rng(0), []
+    while len(texts) < count:
+        state, text = 0, b""
+        while len(text) < 60:
+            ways = np.flatnonzero(machine.next_state[state, :256] >= 0)
+            if machine.final[state] and (not len(ways) or rng.random() < 0.5):
+                texts.append(text.decode(errors="replace")[1:])
+                break
+            printable = ways[(ways >= 0x20) & (ways < 0x7F) | (ways == ord("\n"))]
+            # Short texts: a quotation mark ends one.
+            ends = printable[printable == ord('"')]
+            drawn = ends if len(ends) and rng.random() < 0.5 else printable
+            text += bytes([int(rng.choice(drawn))])
+            state = machine.next_state[state, text[-1]]
+    return texts
+
+
+TEXT, WHOLE = {"type": "string"}, {"type": "integer"}
+EITHER = [{"required": ["x"]}, {"required": ["y"]}]
+
+
+@pytest.mark.parametrize(
+    ("schema", "written"),
+    [
+        ({"anyOf": EITHER, "properties": {"x": WHOLE, "y": WHOLE}}, {"x": 1}),
+        ({"type": "object", "oneOf": EITHER, "properties": {"a": WHOLE}}, {"x": "b"}),
+        (
+            {"anyOf": EITHER, "properties": {"x": TEXT}, "additionalProperties": False},
+            {"x": "b"},
+        ),
+        ({"anyOf": [TEXT, WHOLE], "enum": ["a", 2.5, 3]}, 3),
+        ({"anyOf": [{"type": "number"}, TEXT], "type": "integer"}, 7),
+        ({"type": "string", "enum": ["x", 3]}, "x"),
+        ({"type": ["string", "null"], "const": None}, None),
+        ({"type": "object", "required": ["b"]}, {"b": True}),
+        ({"anyOf": [{"type": "null"}, WHOLE, False], "type": "integer"}, 1),
+        ({"properties": {"a": {"type": "null", "enum": [1]}, "b": WHOLE}}, {"b": 1}),
+        ({"properties": {"a": False, "b": WHOLE}, "type": "object"}, {"b": 1}),
+        (
+            {
+                "anyOf": [{"items": WHOLE}, {"type": "null"}],
+                "type": "array",
+                "items": {"enum": [1, 2, "c"]},
+            },
+            [2],
+        ),
+    ],
+)
+def test_every_call_that_can_be_written_fits_its_schema(schema, written):
+    tools = {"f": ToolSchema("f", {"v": schema}, frozenset({"v"}))}
+    machine = action_automaton(tools)
+    assert accepts(machine, write_call("f", {"v": written}))
+    texts = [x for x in walks(machine, 60) if not x.startswith("answer")]
+    assert len(texts) > 20
+    for text in texts:
+        for call in read_action(text).calls:
+            assert call_error(call, tools) is None, text
+
+
+def test_further_arguments_fit_their_schema():
+    tools = {"f": ToolSchema("f", {"a": TEXT}, frozenset({"b"}), WHOLE)}
+    machine = action_automaton(tools)
+    assert accepts(machine, 'f {"b": 2, "c": 3}')
+    assert not accepts(machine, 'f {"a": "x"}')
+    assert not accepts(machine, 'f {"b": "x"}')
+    with pytest.raises(ValueError, match="'f' requires the argument 'b', which its sc"):
+        action_automaton({"f": ToolSchema("f", {"a": TEXT}, frozenset({"b"}))})
 
 
 def test_a_tool_that_cannot_be_read_back_is_refused():

@@ -50,13 +50,20 @@ def test_a_call_counts_for_its_tool():
     assert table.tools == (ToolCount("weather", 1, 1), ToolCount("clock", 1, 0))
 
 
+def test_a_refusal_is_that_of_the_call_whatever_else_stands_there():
+    states = [("shop open", "result 1", "result 2"), ("result error: full",)]
+    past = ["put {}", 'say {"text": "an error"}']
+    table = symbolic_memory(past, states, ("result you said: an error",))
+    assert table.tools == (ToolCount("put", 1, 1), ToolCount("say", 1, 0))
+
+
 def test_what_a_tool_has_answered_is_a_fact_of_its_call():
     get = 'get {"key": "leo"}'
     states = [("shop open",), ("shop open", "result leo is 2")]
     last = ("shop open", "result stored", "result error: full")
     table = symbolic_memory([get, 'put {"key": "b"}\nput {"key": "c"}'], states, last)
     assert table.facts == (f"{get} result leo is 2",)
-    assert table.tools == (ToolCount("get", 1, 0), ToolCount("put", 2, 0))
+    assert table.tools == (ToolCount("get", 1, 0), ToolCount("put", 2, 1))
     # Of calls that failed, nothing is known but that.
     failed = ("shop open", "result error: no leo")
     table = symbolic_memory([get, get], [states[0], failed], ("shop open",))

@@ -16,7 +16,7 @@ from worldmodel.data.importers import (
     from_openai,
 )
 from worldmodel.data.json_reading import RecordError
-from worldmodel.text.tools.tool_calls import calls_option
+from worldmodel.text.tools.tool_calls import Call, calls_option, expected_calls
 
 
 def test_a_chat_with_tools_by_hand():
@@ -411,6 +411,9 @@ def test_a_call_of_a_custom_tool_has_its_input():
     made = {"type": "custom", "id": "1", "custom": custom}
     turn = {"role": "assistant", "content": None, "tool_calls": [made]}
     reply = {"role": "tool", "content": "1", "tool_call_id": "1"}
-    first = openai(("user", "u"), turn, reply, ("assistant", "done")).transitions[0]
+    episode = openai(("user", "u"), turn, reply, ("assistant", "done"), success=True)
+    first = episode.transitions[0]
     assert first.action == 'run {"input": "print(1)"}'
     assert first.next_state == ("1",)
+    expected = (Call("run", {"input": "print(1)"}),)
+    assert expected_calls(episode.task) == (expected, ())

@@ -12,7 +12,8 @@ cannot count brackets. Numbers have no exponent, which could overflow.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from jaxtyping import Bool, Int
 
 from worldmodel.text.identifiers import words
 from worldmodel.text.tools.tool_calls import ANSWER, CONTENT
-from worldmodel.text.tools.tool_schemas import TYPES, ToolSchema
+from worldmodel.text.tools.tool_schemas import TYPES, ToolSchema, value_fits
 
 WORD = 256
 """The symbol, besides the 256 bytes, of a reference: a word inside a text."""
@@ -61,12 +62,18 @@ def action_automaton(tools: Mapping[str, ToolSchema]) -> ByteAutomaton:
     for tool in tools.values():
         if tool.name == ANSWER or not _readable(tool.name):
             raise ValueError(
-                f"tool {tool.name!r}: expected a name of letters, digits, '_', '.' and "
-                f"'-' that begins with a letter or '_', and is not {ANSWER!r}"
+                f"tool {tool.name!r}: expected a name of letters, digits, '_', '.', "
+                f"'/' and '-' that begins with a letter or '_', and is not {ANSWER!r}"
+            )
+        unlisted = sorted(tool.required - set(tool.parameters))
+        if unlisted and tool.others is False:
+            raise ValueError(
+                f"tool {tool.name!r} requires the argument {unlisted[0]!r}, which its "
+                "schema does not list: no call of it would be valid"
             )
         parameters = {"type": "object", "properties": tool.parameters}
         parameters |= {"required": sorted(tool.required)}
-        parameters |= {"additionalProperties": tool.open_ended}
+        parameters |= {"additionalProperties": tool.others}
         arguments = nfa.literal(line, f"{tool.name} ")
         nfa.value(arguments, parameters, done, MAX_DEPTH + 1)
     content = nfa.literal(nfa.literal(first, " "), f'{ANSWER} {{"{CONTENT}": ')
@@ -77,7 +84,7 @@ def action_automaton(tools: Mapping[str, ToolSchema]) -> ByteAutomaton:
 
 
 def _readable(name: str) -> bool:
-    return name.isascii() and name.replace(".", "_").replace("-", "_").isidentifier()
+    return name.isascii() and re.sub("[-./]", "_", name).isidentifier()
 
 
 def _literals(tools: Iterable[ToolSchema]) -> frozenset[str]:
@@ -99,6 +106,47 @@ def _literals(tools: Iterable[ToolSchema]) -> frozenset[str]:
         out.update(words(tool.name))
         add({"properties": tool.parameters})
     return frozenset(out)
+
+
+def _both(schema: Any, other: Any) -> Any:
+    """Return the schema of values that fit two schemas; False where none can."""
+    if not isinstance(schema, Mapping) or not isinstance(other, Mapping):
+        if schema is False or other is False:
+            return False
+        return other if isinstance(other, Mapping) else schema
+    merged = {**schema, **other}
+    if "type" in schema and "type" in other:
+        merged["type"] = _common_types(schema["type"], other["type"])
+        if not merged["type"]:
+            return False
+    if "enum" in schema and "enum" in other:
+        merged["enum"] = [x for x in other["enum"] if value_fits(x, schema)]
+    if "items" in schema and "items" in other:
+        merged["items"] = _both(schema["items"], other["items"])
+    if "required" in schema and "required" in other:
+        merged["required"] = [*schema["required"], *other["required"]]
+    pairs = ((schema, other), (other, schema))
+    if any("properties" in x or "additionalProperties" in x for x in pairs[0]):
+        properties: dict[str, Any] = {}
+        for one, another in pairs:
+            rest = another.get("additionalProperties", True)
+            for name, value in one.get("properties", {}).items():
+                listed = another.get("properties", {}).get(name, rest)
+                properties.setdefault(name, _both(value, listed))
+        rests = [x.get("additionalProperties", True) for x in pairs[0]]
+        merged |= {"properties": properties, "additionalProperties": _both(*rests)}
+    return merged
+
+
+def _common_types(kinds: Any, others: Any) -> list[str]:
+    """Return the types that two schemas both allow; an integer is a number."""
+    a, b = ([x] if isinstance(x, str) else list(x) for x in (kinds, others))
+    either = dict.fromkeys([*a, *b])
+    return [
+        name
+        for name in either
+        if all(name in x or (name == "integer" and "number" in x) for x in (a, b))
+    ]
 
 
 class _Nfa:
@@ -132,16 +180,19 @@ class _Nfa:
 
     def value(self, start: int, schema: Any, end: int, depth: int = MAX_DEPTH) -> None:
         """Let every value of a JSON schema lead from one state to another."""
-        schema = schema if isinstance(schema, Mapping) else {}
-        options = schema.get("anyOf") or schema.get("oneOf")
-        if options:
-            for option in options:
-                self.value(start, option, end, depth)
+        if schema is False:
             return
-        literals = schema.get("enum", [schema["const"]] if "const" in schema else [])
-        for literal in literals:
-            self.literal(start, json.dumps(literal, ensure_ascii=False), end)
-        if literals:
+        schema = schema if isinstance(schema, Mapping) else {}
+        for key in ("anyOf", "oneOf"):
+            if schema.get(key):
+                rest = {k: v for k, v in schema.items() if k != key}
+                for option in schema[key]:
+                    self.value(start, _both(rest, option), end, depth)
+                return
+        if "enum" in schema or "const" in schema:
+            for literal in schema.get("enum", [schema.get("const")]):
+                if value_fits(literal, schema):
+                    self.literal(start, json.dumps(literal, ensure_ascii=False), end)
             return
         kinds = schema.get("type")
         if kinds is None:
@@ -199,8 +250,14 @@ class _Nfa:
     def _object(
         self, start: int, schema: Mapping[str, Any], end: int, depth: int
     ) -> None:
-        names: Sequence[str] = list(schema.get("properties", {}))
+        properties = dict(schema.get("properties", {}))
         required = set(schema.get("required", ()))
+        others = schema.get("additionalProperties", True)
+        for name in sorted(required - properties.keys()):
+            properties[name] = others
+        names = [name for name, x in properties.items() if x is not False]
+        if not required <= set(names):
+            return
         opened = self.literal(start, "{")
         # After argument i come all arguments up to the next required one, or the end.
         after = [opened, *(self.state() for _ in names)]
@@ -209,13 +266,13 @@ class _Nfa:
             for j, name in enumerate(names[i:], i):
                 key = json.dumps(name, ensure_ascii=False)
                 value = self.literal(before, f"{comma}{key}: ")
-                self.value(value, schema["properties"][name], after[j + 1], depth)
+                self.value(value, properties[name], after[j + 1], depth)
                 if name in required:
                     break
             else:
                 self.literal(before, "}", end)
         rest = schema.get("additionalProperties", not names)
-        if rest is not False and not required - set(names):
+        if rest is not False:
             self._further(opened, after[-1], rest, end, depth, empty=not names)
 
     def _further(
@@ -234,13 +291,16 @@ class _Nfa:
         self, first: int, final: set[int], literals: frozenset[str]
     ) -> ByteAutomaton:
         """Return the deterministic automaton (subset construction)."""
-        start = self._closure({first})
+        live = self._live(final)
+        start = self._closure({first}) & live
         numbers, rows, queue = {start: 0}, [], [start]
         for states in queue:
             row = np.full(SYMBOLS, -1, np.int32)
             for symbol in {s for state in states for s in self.edges[state]}:
                 targets = (self.edges[state].get(symbol, set()) for state in states)
-                following = self._closure(set().union(*targets))
+                following = self._closure(set().union(*targets)) & live
+                if not following:
+                    continue
                 if following not in numbers:
                     numbers[following] = len(numbers)
                     queue.append(following)
@@ -251,6 +311,19 @@ class _Nfa:
             np.array([bool(states & final) for states in queue]),
             literals,
         )
+
+    def _live(self, final: set[int]) -> frozenset[int]:
+        """Return the states from which a final one can be reached."""
+        before: list[set[int]] = [set() for _ in self.edges]
+        for state, edges in enumerate(self.edges):
+            for target in set().union(self.silent[state], *edges.values()):
+                before[target].add(state)
+        out, waiting = set(final), list(final)
+        while waiting:
+            for state in before[waiting.pop()] - out:
+                out.add(state)
+                waiting.append(state)
+        return frozenset(out)
 
     def _closure(self, states: set[int]) -> frozenset[int]:
         out, waiting = set(states), list(states)

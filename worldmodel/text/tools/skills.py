@@ -94,6 +94,10 @@ class Skills:
         """
         return {n: s.hits / s.count for n, s in self.rates.items() if s.count}
 
+    def counts(self) -> dict[str, float]:
+        """Return how many cases each of the measures is a mean of."""
+        return {n: s.count for n, s in self.rates.items() if s.count}
+
     def state(self) -> dict[str, Any]:
         """Return the sums as JSON."""
         return {

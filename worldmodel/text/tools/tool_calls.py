@@ -259,7 +259,7 @@ def expected_calls(task: Task) -> tuple[tuple[Call, ...], ...] | None:
     if not isinstance(rows, list | tuple):
         raise ValueError(f"{place} must be a list, got {type(rows).__name__}")
     out: list[tuple[Call, ...]] = []
-    for i, row in enumerate(rows):
+    for i, row in enumerate(json.loads(json.dumps(rows))):  # tuples become lists
         several = row if isinstance(row, list | tuple) else [row] * (row is not None)
         calls = [_call(x) for x in several]
         if any(c is None or not c.valid_json for c in calls):

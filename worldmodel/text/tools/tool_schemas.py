@@ -28,29 +28,36 @@ TYPES: dict[str, tuple[type, ...]] = {
 """The types of JSON schema, as Python has them."""
 
 
+_CUSTOM = {
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+}
+"""The arguments of a tool of type `custom` in OpenAI's API, which is given one text."""
+
+
 class ToolSchema(NamedTuple):
     """A tool as an agent may call it.
 
-    `parameters` holds the JSON schema of each argument by name. An `open_ended` tool
-    also takes arguments that it does not list.
+    `parameters` holds the JSON schema of each argument by name, `others` that of
+    arguments which are not listed; False takes none of these.
     """
 
     name: str
     parameters: Mapping[str, Any]
     required: frozenset[str] = frozenset()
-    open_ended: bool = False
+    others: Any = False
 
     def error(self, arguments: Mapping[str, Any]) -> str | None:
         """Return what is wrong with the arguments of a call, or None."""
         for name in arguments:
-            if name not in self.parameters and not self.open_ended:
+            if name not in self.parameters and self.others is False:
                 names = ", ".join(self.parameters) or "none"
                 return f"{self.name} has no argument {name!r}; have {names}"
         for name in sorted(self.required):
             if name not in arguments:
                 return f"{self.name} needs the argument {name!r}"
         for name, value in arguments.items():
-            if not value_fits(value, self.parameters.get(name, {})):
+            if not value_fits(value, self.parameters.get(name, self.others)):
                 text = json.dumps(value, ensure_ascii=False, default=repr)
                 return f"{name} does not fit its schema, got {text:.80}"
         return None
@@ -74,6 +81,8 @@ def tool_schemas(task: Task) -> dict[str, ToolSchema] | None:
 
 def _tool_schema(row: Any, place: str) -> ToolSchema:
     tool = row.get("function", row) if isinstance(row, Mapping) else None
+    if isinstance(row, Mapping) and isinstance(row.get("custom"), Mapping):
+        tool = {"parameters": _CUSTOM, **row["custom"]}  # OpenAI's tools of one text
     # Tools that a server brings along have a type and no name: {"type": "web_search"}.
     name = tool.get("name", tool.get("type")) if isinstance(tool, Mapping) else None
     if not isinstance(name, str) or not name or tool is None:
@@ -81,15 +90,15 @@ def _tool_schema(row: Any, place: str) -> ToolSchema:
         raise ValueError(f"{place} must be {form}, got {row!r:.80}")
     schema = tool.get("parameters", tool.get("input_schema"))
     if not isinstance(schema, Mapping):
-        return ToolSchema(name, {}, open_ended=True)
+        return ToolSchema(name, {}, others=True)
     parameters = schema.get("properties", {})
     required = schema.get("required", ())
     if not isinstance(parameters, Mapping) or not isinstance(required, list | tuple):
         raise ValueError(f"{place} must have a JSON schema, got {schema!r:.80}")
     # JSON schema allows further properties; a tool that lists its arguments takes
     # those alone unless it says otherwise.
-    open_ended = bool(schema.get("additionalProperties", "properties" not in schema))
-    return ToolSchema(name, parameters, frozenset(map(str, required)), open_ended)
+    others = schema.get("additionalProperties", "properties" not in schema)
+    return ToolSchema(name, parameters, frozenset(map(str, required)), others)
 
 
 def call_error(call: Call, schemas: Mapping[str, ToolSchema]) -> str | None:

@@ -237,6 +237,14 @@ def test_arguments_by_hand(got, gold, score):
     assert argument_score(got, gold) == pytest.approx(score, abs=1e-12)
 
 
+def test_expected_arguments_of_python_are_compared_as_json():
+    calls = [{"tool": "f", "arguments": {"x": (1, (2, "a")), "y": {"z": (3,)}}}]
+    task = Task(id="t", instruction="", options={"calls": calls})
+    ((gold,),) = expected_calls(task) or ()
+    made = read_call('f {"x": [1, [2, "a"]], "y": {"z": [3]}}')
+    assert argument_score(made.arguments, gold.arguments) == 1.0
+
+
 def test_the_expected_calls_of_a_task():
     row = {"tool": "weather", "arguments": {"city": "Paris", "days": 2}}
     options = {"calls": [row, None, [row, row]]}

@@ -50,6 +50,29 @@ def test_what_is_wrong_with_a_call(call, error):
     assert got == error if error is None else got is not None and got.startswith(error)
 
 
+def test_arguments_that_are_not_listed_by_hand():
+    properties = {"a": {"type": "string"}}
+
+    def error(more, b):
+        parameters = {"type": "object", "properties": properties} | more
+        tools = schemas({"name": "f", "parameters": parameters})
+        return call_error(Call("f", {"a": "x", "b": b}), tools)
+
+    assert "no argument 'b'" in (error({}, 1) or "")
+    assert "no argument 'b'" in (error({"additionalProperties": False}, 1) or "")
+    assert error({"additionalProperties": {}}, 1) is None
+    assert error({"additionalProperties": True}, 1) is None
+    whole = {"additionalProperties": {"type": "integer"}}
+    assert error(whole, 1) is None
+    assert "b does not fit" in (error(whole, "no") or "")
+
+
+def test_a_custom_tool_takes_one_text():
+    tools = schemas({"type": "custom", "custom": {"name": "run", "description": "d"}})
+    assert call_error(Call("run", {"input": "print(1)"}), tools) is None
+    assert "needs the argument 'input'" in (call_error(Call("run", {}), tools) or "")
+
+
 def test_tools_in_every_form_in_which_they_are_recorded():
     flat = {"name": "f", "parameters": {"properties": {"a": {}}, "required": ["a"]}}
     anthropic = {"name": "g", "input_schema": {"properties": {}}}
