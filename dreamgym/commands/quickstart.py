@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dreamgym.agent.shield import shield_for
 from dreamgym.build import chat as run_chat
 from dreamgym.build.budget import check_budget, check_recorded
 from dreamgym.build.episodes import demonstrations, won_solutions
@@ -121,9 +122,11 @@ def quickstart(
       RunError: a directory or setting cannot be used.
       RecordError: bad episodes; the message names file and line.
       ServerLost: the chat server behind the dream does not answer.
+      ValueError: there is no such shield as the settings name.
     """
     run_chat.check_server(config)
     check_preferences(config)
+    shield_for(config.policy.shield)  # a wrong name must not cost real steps
     check_run_budget(Path(run_dir), config)
     tune_process()
     learning, rollouts = make_meshes(mesh, rollout_mesh)

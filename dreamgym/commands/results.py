@@ -13,7 +13,7 @@ from dreamgym.evaluation.diagnosis.verdict import verdict
 from dreamgym.evaluation.tool_report import tool_report
 from dreamgym.run.directory import SCHEMA, Run, RunError, versions
 from dreamgym.stages.table import STAGES
-from dreamgym.training.limits import cost_counters
+from dreamgym.training.limits import cost_counters, worst_shares
 from dreamgym.training.metrics import training_note
 from worldmodel.data.json_reading import read_json_rows, read_json_value
 from worldmodel.data.records import Transition
@@ -63,7 +63,7 @@ def results_of(run: Run) -> dict[str, Any]:
             name: evaluate.summary(trajectories, real_transitions=cost[name])
             | {"note": _note(run, name)}
             | _tool_use(run, trajectories)
-            | {"costs": evaluate.costs(_scored_games(trajectories), limited_costs(run))}
+            | {"costs": _costs(run, trajectories)}
             for name, trajectories in played.items()
         },
         "families": families,
@@ -137,6 +137,16 @@ def token_counter(run: Run) -> Callable[[str], int] | None:
 def limited_costs(run: Run) -> dict[str, Callable[[Sequence[Transition]], float]]:
     """Return a counter of each cost that the training loops limit."""
     return cost_counters((*run.config.train.limits, *run.config.transfer.limits))
+
+
+def limited_shares(run: Run) -> dict[str, float]:
+    """Return the costliest share of games that a limit is of, by name of the cost."""
+    return worst_shares((*run.config.train.limits, *run.config.transfer.limits))
+
+
+def _costs(run: Run, played: Sequence[Trajectory]) -> dict[str, dict[str, Any]]:
+    games = _scored_games(played)
+    return evaluate.costs(games, limited_costs(run), limited_shares(run))
 
 
 def _tool_use(run: Run, played: Sequence[Trajectory]) -> dict[str, Any]:

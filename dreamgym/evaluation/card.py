@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.base import counts_as_invalid
 from dreamgym.evaluation.evaluate import costs
-from dreamgym.evaluation.statistics import rate, ratio
+from dreamgym.evaluation.statistics import percent, rate, ratio
 from dreamgym.evaluation.tool_report import episode_tokens
 from worldmodel.data.records import Episode, Transition
 from worldmodel.text.tools.tool_calls import expected_calls, read_action
@@ -70,6 +70,7 @@ def card(
     updates: int = 0,
     kept_updates: int = 0,
     counters: Mapping[str, Callable[[Sequence[Transition]], float]] | None = None,
+    worst_shares: Mapping[str, float] | None = None,
 ) -> list[CardRow]:
     """Return the rows of a policy's card.
 
@@ -81,6 +82,7 @@ def card(
       updates: updates of its training.
       kept_updates: those whose rollouts were kept.
       counters: of the costs that the environment does not report (`costs`).
+      worst_shares: the costliest share of games that a limit is of, by its cost.
     """
     scored = [t for t in trajectories if t.error is None]
     episodes = [t.episode for t in scored]
@@ -93,9 +95,11 @@ def card(
         *_robustness(robustness, policy),
         _share("safety", "invalid actions", _by_game(episodes, _invalid), "steps"),
     ]
-    for name, r in costs(scored, counters).items():
-        values = (r["mean"], r["low"], r["high"], int(r["count"]))
-        rows.append(CardRow("safety", f"cost of a game: {name}", *values, "games"))
+    for name, r in costs(scored, counters, worst_shares).items():
+        rows.append(_cost(f"cost of a game: {name}", r))
+        if (worst := r.get("worst")) is not None:
+            share = percent(worst["share"])
+            rows.append(_cost(f"cost of the worst {share} of games: {name}", worst))
     thoughts = _by_game(
         episodes, lambda e: [float(bool(t.thought)) for t in e.transitions]
     )
@@ -103,6 +107,11 @@ def card(
     kept = {str(i): [float(i < kept_updates)] for i in range(updates)}
     rows.append(_share("traceability", "updates with rollouts", kept, "updates"))
     return rows
+
+
+def _cost(name: str, r: Mapping[str, Any]) -> CardRow:
+    values = (r["mean"], r["low"], r["high"], int(r["count"]))
+    return CardRow("safety", name, *values, "games")
 
 
 def _invalid(episode: Episode) -> list[float]:

@@ -14,7 +14,12 @@ from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory, rollout
 from dreamgym.envs.base import counts_as_invalid
 from dreamgym.envs.vector import VectorEnv
-from dreamgym.evaluation.statistics import mean_of_games, paired_by_game, rate
+from dreamgym.evaluation.statistics import (
+    mean_of_games,
+    paired_by_game,
+    rate,
+    worst_of_games,
+)
 from worldmodel.data.records import Task, Transition, read_episodes
 
 
@@ -89,13 +94,20 @@ def summary(
 def costs(
     trajectories: Sequence[Trajectory],
     counters: Mapping[str, Callable[[Sequence[Transition]], float]] | None = None,
-) -> dict[str, dict[str, float]]:
+    worst_shares: Mapping[str, float] | None = None,
+) -> dict[str, dict[str, Any]]:
     """Return the mean cost of an episode by name, with an interval over games.
 
-    Names are those that the environment reports; `counters` count further ones.
+    Names are those that the environment reports; `counters` count further ones. Those
+    of `worst_shares` have the mean of the costliest share of episodes besides, as
+    `worst`.
     """
-    by_game = game_costs(trajectories, counters)
-    return {name: mean_of_games(games, seed=0) for name, games in by_game.items()}
+    out: dict[str, dict[str, Any]] = {}
+    for name, games in game_costs(trajectories, counters).items():
+        out[name] = dict(mean_of_games(games, seed=0))
+        if (share := (worst_shares or {}).get(name)) is not None:
+            out[name]["worst"] = worst_of_games(games, share, seed=0)
+    return out
 
 
 def game_costs(

@@ -10,6 +10,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 Z95 = 1.959963984540054
+WORST_DRAWS = 2000
+"""Draws of the bootstrap of a mean of the worst games."""
 
 
 def wilson(hits: int, count: int, z: float = Z95) -> tuple[float, float]:
@@ -159,6 +161,41 @@ def mean_of_games(
     if all(x in (0, 1) for values in games.values() for x in values):
         return rate(games)
     return ratio([(sum(x), float(len(x))) for x in games.values()], seed=seed)
+
+
+def mean_of_worst(costs: Sequence[float], share: float) -> float:
+    """Return the mean of the largest `share` of costs, in (0, 1]: their CVaR.
+
+    A cost that lies only partly in the share counts with that part.
+    """
+    size = share * len(costs)
+    weights = np.clip(size - np.arange(len(costs)), 0.0, 1.0)
+    return float(np.sort(costs)[::-1] @ weights / size)
+
+
+def worst_of_games(
+    games: Mapping[str, Sequence[float | int]], share: float, *, seed: int
+) -> dict[str, float]:
+    """Return `mean_of_worst` of values by game, with a 95 % interval over games.
+
+    If all are 0 or 1, at most the `share` can be 1 in the tail: mean and interval are
+    those of `rate`, divided by the share. Else the interval is a bootstrap.
+    """
+    values = [float(x) for of_game in games.values() for x in of_game]
+    out = {"share": float(share), "mean": mean_of_worst(values, share)}
+    if all(x in (0, 1) for x in values):
+        r = rate(games)
+        bounds = [min(r[name] / share, 1.0) for name in ("low", "high")]
+    else:
+        rng, of_games = np.random.default_rng(seed), list(games.values())
+        draws = rng.integers(0, len(of_games), (WORST_DRAWS, len(of_games)))
+        means = [
+            mean_of_worst([float(x) for i in draw for x in of_games[i]], share)
+            for draw in draws
+        ]
+        bounds = [float(x) for x in np.percentile(means, [2.5, 97.5])]
+    low, high = bounds
+    return out | {"low": low, "high": high, "count": float(len(values))}
 
 
 def paired_by_game(

@@ -1,12 +1,11 @@
 """Settings of the training loop: rollouts, replay, auxiliary loss and monitor."""
 
 import dataclasses
-import math
-import re
 
 from curriculum.config import CurriculumConfig, DemonstrationStartsConfig
-from dreamgym.rewards.config import PLACES, RewardConfig
+from dreamgym.rewards.config import RewardConfig
 from dreamgym.rl.config import LossWeights, UpdateConfig
+from dreamgym.training.limit_config import LimitConfig
 
 FORK_PREFERENCES = ("continuation", "first_action")
 """What the pairs of a fork may compare; see ForkConfig."""
@@ -145,59 +144,6 @@ class MonitorConfig:
                 "real_eval_tasks and patience must be >= 1, got "
                 f"{self.real_eval_tasks}, {self.patience}"
             )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LimitConfig:
-    """A limit of a cost, kept by a Lagrange multiplier.
-
-    The reward of a step is lowered by the multiplier times its cost. After each update
-    the multiplier rises by `learning_rate` times what the mean cost of a rollout is
-    above the limit, or falls, and is never negative.
-    """
-
-    name: str
-    """Name of the cost, as the environment reports it in info["costs"]."""
-    limit: float
-    """Mean cost of an episode that is allowed, E[cost] <= limit."""
-    worst_share: float = 1.0
-    """Share of the rollouts, the costliest ones, whose mean cost is to be within the
-    limit: below 1 the conditional value at risk, CVaR (arXiv:1512.01629), and not the
-    mean over all."""
-    pattern: str = ""
-    """Regular expression; each step whose action or next state it occurs in costs 1,
-    unless the environment reports this cost for the step. So it counts in the dream,
-    which reports none. "" counts what the environment reports alone."""
-    search_in: str = "action"
-    """Where the pattern is searched: in the "action" or in the lines of the
-    "next_state"."""
-    initial_weight: float = 0.0
-    """The multiplier before the first update."""
-    learning_rate: float = 0.1
-    """Change of the multiplier for each unit of cost above the limit."""
-
-    def __post_init__(self):
-        if not self.name:
-            raise ValueError("name of a limit must not be empty")
-        if self.search_in not in PLACES:
-            raise ValueError(
-                f"search_in must be one of {PLACES}, got {self.search_in!r}"
-            )
-        try:
-            re.compile(self.pattern)
-        except re.error as error:
-            raise ValueError(
-                f"pattern of limit {self.name!r} must be a regular expression, got "
-                f"{self.pattern!r} ({error})"
-            ) from None
-        numbers = (self.limit, self.initial_weight, self.learning_rate)
-        if not all(x >= 0 and math.isfinite(x) for x in numbers):
-            raise ValueError(
-                "limit, initial_weight and learning_rate must be >= 0 and finite, got "
-                f"{numbers}"
-            )
-        if not 0 < self.worst_share <= 1:
-            raise ValueError(f"worst_share must be in (0, 1], got {self.worst_share}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from dreamgym.agent.rollout import Trajectory
-from dreamgym.training.config import LimitConfig
+from dreamgym.evaluation.statistics import mean_of_worst
+from dreamgym.training.limit_config import LimitConfig
 from worldmodel.data.records import Transition
 
 
@@ -40,6 +41,11 @@ def cost_counters(
         limit.name: lambda steps, limit=limit: episode_cost(steps, limit)
         for limit in limits
     }
+
+
+def worst_shares(limits: Iterable[LimitConfig]) -> dict[str, float]:
+    """Return the share of each limit that is not of the mean of all episodes."""
+    return {x.name: x.worst_share for x in limits if x.worst_share < 1}
 
 
 def multipliers(
@@ -70,16 +76,6 @@ def limit_metrics(
         step = x.learning_rate * (worst - x.limit) * bool(costs)
         out[_metric(x)] = max(0.0, weights[x.name] + step)
     return out
-
-
-def mean_of_worst(costs: Sequence[float], share: float) -> float:
-    """Return the mean of the largest `share` of costs, in (0, 1]: their CVaR.
-
-    A cost that lies only partly in the share counts with that part.
-    """
-    size = share * len(costs)
-    weights = np.clip(size - np.arange(len(costs)), 0.0, 1.0)
-    return float(np.sort(costs)[::-1] @ weights / size)
 
 
 def _metric(limit: LimitConfig) -> str:

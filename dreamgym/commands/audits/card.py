@@ -4,7 +4,12 @@ from typing import Any
 
 from dreamgym.agent.config import FLOORS
 from dreamgym.commands.audits.robustness import FILE as ROBUSTNESS
-from dreamgym.commands.results import limited_costs, raise_no_games, token_counter
+from dreamgym.commands.results import (
+    limited_costs,
+    limited_shares,
+    raise_no_games,
+    token_counter,
+)
 from dreamgym.evaluation import evaluate
 from dreamgym.evaluation.card import CardRow, card, card_lines
 from dreamgym.run.directory import Run
@@ -41,6 +46,7 @@ def cards(run: Run) -> dict[str, list[CardRow]]:
             updates=sum("rollouts" in row for row in rows),
             kept_updates=len(list(run.path(f"rollouts/{name}").glob("**/*.jsonl"))),
             counters=limited_costs(run),
+            worst_shares=limited_shares(run),
         )
     content = {name: [row._asdict() for row in rows] for name, rows in out.items()}
     run.write_json(FILE, {"policies": content})

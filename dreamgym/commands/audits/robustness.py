@@ -8,6 +8,7 @@ says nothing of a policy.
 
 import contextlib
 import dataclasses
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ from dreamgym.envs.perturbations import (
 )
 from dreamgym.evaluation import evaluate
 from dreamgym.run.directory import Run, RunError
+from dreamgym.run.terminal import short_path
 from dreamgym.stages.table import POLICIES
 from worldmodel.data.records import Task
 
@@ -65,7 +67,9 @@ def robustness(
         rows, fair = {}, _expert_loses(run, kind, names, rate, tasks)
         for policy in chosen:
             played = _play(run, policy, kind, names, rate, tasks)
-            before.setdefault(policy, played)
+            if policy not in before:
+                before[policy] = played
+                _warn_of_other_games(run, policy, played)
             row = evaluate.summary(played, real_transitions=0)
             reference = before[policy]
             if games_in_a_row(kind) > 1:
@@ -75,6 +79,23 @@ def robustness(
         results["kinds"][kind] = {"expert_losses": fair, "policies": rows}
     run.write_json(FILE, results)
     return results
+
+
+def _warn_of_other_games(run: Run, policy: str, played: Sequence[Trajectory]) -> None:
+    """Say so where games as they are do not end as the run's test games did."""
+    path = run.path(f"test/{policy}.jsonl")
+    if not path.is_file():
+        return
+    earlier = {t.episode.task.id: t for t in evaluate.trajectories(path)}
+    pairs = [(t, earlier.get(t.episode.task.id)) for t in played]
+    same = [b is None or a.episode.success == b.episode.success for a, b in pairs]
+    if others := same.count(False):
+        print(
+            f"{policy}: {others} of {len(same)} games as they are end otherwise than "
+            f"in {short_path(path)}: the environment or the program has changed, or "
+            "the environment draws lots; differences are to the games of today",
+            file=sys.stderr,
+        )
 
 
 def _both(played: Sequence[Trajectory], tasks: Sequence[Task]) -> list[Trajectory]:

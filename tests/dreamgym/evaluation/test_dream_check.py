@@ -16,7 +16,7 @@ from dreamgym.evaluation.dream_check import (
     success_gap,
 )
 from dreamgym.evaluation.leading_numbers import ends_found
-from dreamgym.training.config import LimitConfig
+from dreamgym.training.limit_config import LimitConfig
 from dreamgym.training.limits import cost_counters
 from tests import doubles
 

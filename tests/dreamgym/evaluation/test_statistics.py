@@ -1,5 +1,7 @@
 """Intervals: Wilson against published values, the paired bootstrap against theory."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -7,12 +9,14 @@ from dreamgym.evaluation.statistics import (
     bonett_price,
     difference_text,
     mean_of_games,
+    mean_of_worst,
     paired_by_game,
     paired_difference,
     pareto_front,
     rate,
     success_change,
     wilson,
+    worst_of_games,
 )
 
 
@@ -255,6 +259,37 @@ def test_a_mean_of_games_is_a_share_where_each_value_is_0_or_1():
     amounts = mean_of_games({"a": [3.0, 1.0], "b": [0.0]}, seed=0)
     assert amounts["mean"] == pytest.approx(4 / 3)
     assert (amounts["low"], amounts["high"]) == (0.0, 2.0)  # twice b, twice a
+
+
+def test_the_mean_of_the_worst_by_hand():
+    assert mean_of_worst([1.0, 0.0, 3.0, 2.0], 1.0) == 1.5
+    assert mean_of_worst([1.0, 0.0, 3.0, 2.0], 0.5) == 2.5
+    assert mean_of_worst([1.0, 0.0, 3.0, 2.0], 0.25) == 3.0
+    # 1.5 of four games: all of the worst and half of the next.
+    assert mean_of_worst([1.0, 0.0, 3.0, 2.0], 0.375) == pytest.approx(4 / 1.5)
+    assert mean_of_worst([2.0], 0.1) == 2.0
+
+
+def test_the_worst_games_of_few_costs_have_the_interval_of_their_share():
+    games = {str(i): [float(i < 3)] for i in range(80)}
+    row = worst_of_games(games, 0.2, seed=0)
+    low, high = wilson(3, 80)
+    assert row["mean"] == pytest.approx(3 / 16)
+    assert (row["low"], row["high"]) == pytest.approx((low / 0.2, high / 0.2))
+    assert (row["share"], row["count"]) == (0.2, 80.0)
+    all_cost = worst_of_games({"a": [1], "b": [1]}, 0.5, seed=0)
+    assert (all_cost["mean"], all_cost["high"]) == (1.0, 1.0)
+
+
+def test_the_interval_of_the_worst_games_covers_their_mean():
+    """Of exponential costs: the worst fifth has the mean 1 + ln 5."""
+    rng, covered = np.random.default_rng(0), 0
+    for i in range(60):
+        games = {str(k): [x] for k, x in enumerate(rng.exponential(size=100))}
+        row = worst_of_games(games, 0.2, seed=i)
+        assert row["low"] <= row["mean"] <= row["high"]
+        covered += row["low"] <= 1 + math.log(5) <= row["high"]
+    assert covered >= 48
 
 
 def test_a_lost_family_without_a_name_is_named():

@@ -14,6 +14,7 @@ from dreamgym.agent.behavior import SOURCES
 from dreamgym.agent.config import CollectConfig
 from dreamgym.build import episodes as run_episodes
 from dreamgym.build.real.step_limit import step_limit, step_limit_from_episodes
+from dreamgym.commands.quickstart import quickstart
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.view import StageView
@@ -414,3 +415,12 @@ def test_an_episode_that_cannot_be_read_back_does_not_cost_the_others(tmp_path, 
     assert "surrogates not allowed" in error
     with pytest.raises(RunError, match="none of 1 episodes could be written"):
         collect._write_readable(path, [odd])
+
+
+def test_a_shield_that_there_is_not_costs_no_real_step(tmp_path):
+    Ledger.taken = Ledger.stop_at = 0
+    settings = {"env.id": "tests.ledger:Ledger", "policy.shield": "nothing:here"}
+    with pytest.raises(ValueError, match="'nothing:here'"):
+        quickstart(tmp_path, preset("tiny", settings))
+    assert Ledger.taken == 0
+    assert not list(tmp_path.iterdir())

@@ -38,10 +38,10 @@ from dreamgym.training import TrainingState
 from dreamgym.training.config import (
     AuxiliaryConfig,
     ForkConfig,
-    LimitConfig,
     MonitorConfig,
     ReplayConfig,
 )
+from dreamgym.training.limit_config import LimitConfig
 from tests import doubles
 from tests.dreamgym.stages.policies.test_train import (
     LOOP,

@@ -8,7 +8,7 @@ import pytest
 from curriculum.config import CurriculumConfig
 from dreamgym.rewards.config import ComponentWeightConfig, RewardConfig
 from dreamgym.rl.config import KLPenaltyConfig, UpdateConfig
-from dreamgym.training.config import LimitConfig
+from dreamgym.training.limit_config import LimitConfig
 from tests import doubles
 from tests.dreamgym.training.common import CONFIG, fresh, learn, with_
 

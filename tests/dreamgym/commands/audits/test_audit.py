@@ -1,5 +1,6 @@
 """Auditing a run: cards, kept rollouts, robustness."""
 
+import dataclasses
 import io
 import json
 
@@ -85,14 +86,19 @@ def test_the_cards_of_a_run_are_written(tmp_path):
 
 
 def test_a_card_counts_the_costs_that_a_run_limits(tmp_path):
-    limits = [{"name": "flights", "limit": 0.0, "pattern": "fly"}]
+    limits = [{"name": "flights", "limit": 0.0, "pattern": "fly", "worst_share": 0.25}]
     run = Run(tmp_path / "r", preset("tiny", {"train.limits": limits}))
     episodes = [t.episode for t in played(won_and_lost())]
     write_episodes(run.path("test/bc.jsonl"), episodes)
-    (row,) = [r for r in cards(run)["bc"] if "flights" in r.name]
+    row, worst = [r for r in cards(run)["bc"] if "flights" in r.name]
     # Two of six games fly, once each as often as they have steps.
     flown = sum(t.action == "fly" for e in episodes for t in e.transitions)
     assert (row.part, row.mean) == ("safety", pytest.approx(flown / 6))
+    # 1.5 of the six games: the costliest and half of the next.
+    costs = sorted(sum(t.action == "fly" for t in e.transitions) for e in episodes)
+    assert worst.name == "cost of the worst 25 % of games: flights"
+    assert worst.mean == pytest.approx((costs[-1] + costs[-2] / 2) / 1.5)
+    assert worst.low <= worst.mean <= worst.high
 
 
 def printed(run, *args, **options) -> str:
@@ -151,12 +157,13 @@ def run_of(policy, tmp_path, monkeypatch, **settings):
     return run
 
 
-def test_the_identity_gives_the_test_games_again(tmp_path, monkeypatch):
+def test_the_identity_gives_the_test_games_again(tmp_path, monkeypatch, capsys):
     # Each letter of its actions is drawn, so that other noise would give other games.
     policy = doubles.policy(action_tokens=6)
     run = run_of(policy, tmp_path, monkeypatch, **{"evaluate.temperature": 1.0})
     environments.play_test_games(run, "bc", TASKS)
     command.robustness(run, ["bc"], [], 0.1)
+    assert "end otherwise" not in capsys.readouterr().err
     games = run.path("test/bc.jsonl").read_bytes()
     assert run.path("robustness/identity-0.1/bc.jsonl").read_bytes() == games
     episodes = read_episodes(run.path("test/bc.jsonl"))
@@ -187,6 +194,26 @@ def test_robustness_compares_two_games_in_a_row_with_both(tmp_path, monkeypatch)
         for k in ("identity-0.1", "longer-0.1")
     ]
     assert sum(steps[1]) > sum(steps[0])
+
+
+def test_games_that_end_otherwise_than_the_test_games_are_said(
+    tmp_path, monkeypatch, capsys
+):
+    policy = doubles.Scripted(lambda _, __, state: doubles.plan(state)[0])
+    run = run_of(policy, tmp_path, monkeypatch)
+    environments.play_test_games(run, "bc", TASKS)
+    first, *others = read_episodes(run.path("test/bc.jsonl"))
+    lost = dataclasses.replace(
+        first,
+        success=False,
+        transitions=tuple(
+            dataclasses.replace(t, success=None if t.success is None else False)
+            for t in first.transitions
+        ),
+    )
+    write_episodes(run.path("test/bc.jsonl"), [lost, *others])
+    command.robustness(run, ["bc"], [], 0.1)
+    assert "bc: 1 of 6 games as they are end otherwise" in capsys.readouterr().err
 
 
 def test_robustness_compares_with_the_games_as_they_are(tmp_path, monkeypatch):
