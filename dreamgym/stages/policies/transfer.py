@@ -83,6 +83,7 @@ def body(run: Run, name: str, start: str) -> dict[str, Any]:
     if reason:
         print(f"{name}: updates, not {loop.method}: {reason}", file=sys.stderr)
     if method == "expert_iteration":
+        _warn_of_unread_settings(run, name)
         tuned, numbers = iterate(
             run,
             name,
@@ -104,6 +105,22 @@ def body(run: Run, name: str, start: str) -> dict[str, Any]:
     choice = _better_policy(run, name, start, policy, tuned, new_wins=new_wins)
     run.drop(f"checkpoints/{name}")
     return numbers | choice
+
+
+def _warn_of_unread_settings(run: Run, name: str) -> None:
+    """Say which settings expert iteration does not read: it imitates what was won."""
+    loop = run.config.transfer
+    unread = {
+        "limits": loop.limits,
+        "reward.novelty.weight": loop.reward.novelty.weight,
+        "keep_rollouts": loop.keep_rollouts,
+    }
+    if names := [f"transfer.{setting}" for setting, value in unread.items() if value]:
+        print(
+            f"{name}: without effect: {', '.join(names)}; expert iteration imitates "
+            "what was won, and only transfer.method=updates reads them",
+            file=sys.stderr,
+        )
 
 
 def _budget_of_first_attempt(run: Run, name: str, steps: int) -> int:

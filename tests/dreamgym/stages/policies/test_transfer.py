@@ -129,7 +129,7 @@ def test_a_policy_that_wins_all_dev_games_is_left_as_it_is(
 
 @pytest.mark.parametrize(("wins", "new"), [(3, False), (4, True)])
 def test_only_further_real_wins_speak_for_what_imitated_them(
-    tmp_path, monkeypatch, wins, new
+    tmp_path, monkeypatch, capsys, wins, new
 ):
     numbers = {
         "rounds": [{"real_demonstrations": wins}],
@@ -143,6 +143,7 @@ def test_only_further_real_wins_speak_for_what_imitated_them(
     settings = {
         "env.id": "tests.doubles:Corridor",
         "transfer.method": "expert_iteration",
+        "transfer.limits": [{"name": "c", "limit": 0.0}] if new else [],
         "train.monitor.real_eval_every": 0,
     }
     with Run(tmp_path, preset("tiny", settings)) as run:
@@ -154,6 +155,7 @@ def test_only_further_real_wins_speak_for_what_imitated_them(
         save_policy(run, "dream", POLICY)
         transfer.body(StageView(run, STAGES["s2r"], STAGES), "s2r", "dream")
     assert chosen == [{"new_wins": new}]
+    assert ("without effect: transfer.limits;" in capsys.readouterr().err) == new
 
 
 def test_a_policy_that_destroyed_a_family_is_not_kept(run, monkeypatch):
