@@ -117,16 +117,16 @@ def red_flags(
 
 def _has_fallen(name: str, latest: Check, before: Sequence[Check], drop: float) -> bool:
     """Return whether a measure is surely below what it was in one of the checks."""
-    now, cases = latest[0][name], latest[1].get(name)
+    value, cases = latest[0][name], latest[1].get(name)
     for measures, counts in before:
         if name not in measures:
             continue
         past_cases, error = counts.get(name), 0.0
         if cases and past_cases:  # as if both were equal in truth (two-proportion z)
-            mean = now * cases + measures[name] * past_cases
+            mean = value * cases + measures[name] * past_cases
             mean = min(max(mean / (cases + past_cases), 0.0), 1.0)
             error = math.sqrt(mean * (1 - mean) * (1 / cases + 1 / past_cases))
-        if measures[name] - now > max(drop, SURE * error):
+        if measures[name] - value > max(drop, SURE * error):
             return True
     return False
 

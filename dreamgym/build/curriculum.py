@@ -158,10 +158,10 @@ class _Listed:
                 task = next((t for t in others if t.family == family), None)
                 chosen.append(task)
                 others = [t for t in others if t is not task]
-            begun = base.begin_all(env, [t for t in chosen if t is not None])
-        self._pool.resets += len(begun)
-        started = {t.id: t for t in begun}
-        return [None if t is None else started.get(t.id) for t in chosen]
+            started = base.begin_all(env, [t for t in chosen if t is not None])
+        self._pool.resets += len(started)
+        by_id = {t.id: t for t in started}
+        return [None if t is None else by_id.get(t.id) for t in chosen]
 
 
 def _seeds(pool: TaskPool) -> list[Task]:

@@ -443,8 +443,9 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 }
 """Algorithms by name, as changes to the defaults of UpdateConfig.
 
-`turn_grpo` is the name of the defaults. `grpo` and `dr_grpo` are as their papers have
-them: every token of an episode has the advantage of its outcome. The other group and
-batch estimators credit turn by turn (`gigpo`: by state), with the discount; their
-papers credit a whole answer.
+`turn_grpo` is the name of the defaults. In `grpo` and `dr_grpo` every token of an
+episode has the advantage of its outcome, as in their papers; `dr_grpo` is divided by
+the batch's root mean square besides, and averages over the tokens that are there. The
+other group and batch estimators credit turn by turn (`gigpo`: by state), with the
+discount; their papers credit a whole answer.
 """

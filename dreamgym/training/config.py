@@ -287,6 +287,14 @@ class LoopConfig:
                 f"reward.reward_model.refit.every = {every} is never reached: the loop "
                 f"ends after updates = {self.updates}"
             )
+        c = self.curriculum
+        by_variance = c.value.estimator == "group" and c.value.pooling == "task"
+        if self.group_size == 1 and by_variance and c.uniform_share < 1:
+            return (
+                "curriculum.value.pooling = task draws tasks by the variance of their "
+                "outcomes in an update, of which group_size = 1 gives one: take "
+                "lexical or family, or curriculum.value.estimator = posterior"
+            )
         scales_rewards = "rewards" in monitor.remedies
         if monitor.response == "revert" and scales_rewards and not reward.dense:
             return (
