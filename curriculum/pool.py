@@ -137,13 +137,13 @@ class TaskPool:
         if unknown:
             raise ValueError(f"no tasks of this pool: {unknown[:3]}")
         pooled: dict[str, list[bool]] = collections.defaultdict(list)
-        own: dict[str, list[bool]] = {}
+        outcomes_by_task: dict[str, list[bool]] = {}
         for task_id, successes in outcomes:
             entry = self.entries[task_id]
             self._count_rollouts(entry, successes, update)
             if successes:
                 pooled[entry.cluster] += successes
-                own.setdefault(task_id, []).extend(successes)
+                outcomes_by_task.setdefault(task_id, []).extend(successes)
                 entry.unscored_groups = 0
             else:
                 entry.unscored_groups += 1
@@ -155,7 +155,7 @@ class TaskPool:
                 continue
             value = values[entry.cluster]
             entry.value, entry.valued_at = value, update
-        for task_id, successes in own.items():
+        for task_id, successes in outcomes_by_task.items():
             entry = self.entries[task_id]
             compared = successes if len(successes) > 1 else pooled[entry.cluster]
             if len(compared) > 1:
