@@ -245,7 +245,7 @@ def test_a_column_that_is_not_there_is_named(tmp_path):
         ("iwm", 96),
         ("grpo", 24),
         ("history", 30),
-        ("reflection", 21),
+        ("reflection", 24),
         ("limits", 12),
         ("tool_rewards", 18),
     ],
