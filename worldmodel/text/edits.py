@@ -47,6 +47,9 @@ def diff(before: State, after: State) -> tuple[Edit, ...]:
     """Return a short edit script with apply(before, diff(before, after)) == after."""
     changed, tail = _changes(before, after)
     removed = [i for i, new in sorted(changed.items()) if not new]
+    rewritten = [
+        i for i, new in sorted(changed.items()) if new and before[i] not in new
+    ]
     script = []
     for index, new in [*sorted(changed.items()), (None, tail)]:
         lines: list[Piece] = []
@@ -60,6 +63,12 @@ def diff(before: State, after: State) -> tuple[Edit, ...]:
                 and _stands_for(before, index, line)
             ):
                 source = index
+            else:  # two lines that change places
+                source = next(
+                    (i for i in rewritten if _stands_for(before, i, line)), None
+                )
+                if source is not None:
+                    rewritten.remove(source)
             lines.append(line if source is None else source)
         if lines:
             script.append(Edit(index, tuple(lines)))

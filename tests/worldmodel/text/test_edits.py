@@ -88,6 +88,19 @@ def test_each_line_is_edited_once_in_order(before, after):
         (("x", "b", "c"), ("y", "c", "b"), (Edit(0, ("y",)), Edit(None, (1,)))),
         # Of two equal lines only the last has a name to move by.
         (("a", "a", "b"), ("b", "a"), (Edit(0, ()), Edit(None, (1,)))),
+        # Lines that change places are not written again, whatever stands between.
+        (
+            ("hall is dark", "carry a key", "said ok", "attic has a lamp"),
+            ("attic has a lamp", "carry a key", "said ok", "hall is dark"),
+            (Edit(0, (3,)), Edit(3, (0,))),
+        ),
+        (
+            ("a", "b", "c", "d"),
+            ("d", "x", "b", "c", "a"),
+            (Edit(0, (3, "x")), Edit(3, (0,))),
+        ),
+        # A line that stays is no source: a copy of it is written.
+        (("a", "b", "c"), ("b", "b", "c"), (Edit(0, ("b",)),)),
     ],
 )
 def test_diff_by_hand(before, after, script):
