@@ -23,7 +23,6 @@ import numpy as np
 from scipy.cluster.hierarchy import fcluster, linkage
 
 from worldmodel.data.hashing import content_seed
-from worldmodel.data.invalid_actions import is_invalid
 from worldmodel.data.json_reading import RecordError, read_json_object
 from worldmodel.data.records import Episode, State, atomic_write
 from worldmodel.text import identifiers, name_evidence
@@ -192,9 +191,7 @@ def _is_group(value: object) -> bool:
 
 def _similar_words(episodes: Sequence[Episode], shares: Mapping[str, float]) -> Groups:
     """Return the words that stand between the same words, in groups of two and more."""
-    steps = (t for e in episodes for t in e.transitions)
-    # An action that was refused may begin with anything.
-    verbs = {w for t in steps if not is_invalid(t) for w in t.action.split()[:1]}
+    verbs = {w for e in episodes for t in e.transitions for w in t.action.split()[:1]}
     first_shares, readable = _first_shares(episodes), _readable_words(episodes)
     candidates = (
         word

@@ -63,23 +63,6 @@ def test_rooms_stand_for_each_other():
     assert names.interchangeable_names(walks(reveals=False)) == {"rooms": (ROOMS,)}
 
 
-@pytest.mark.parametrize("invalid", [True, None])
-def test_refused_actions_that_begin_with_a_name_make_it_no_verb(invalid):
-    def scrambled(episode):
-        first = episode.transitions[0]
-        refused = dataclasses.replace(
-            first,
-            action=f"{ROOMS[0]} east go",
-            next_state=first.state,
-            rewards={},
-            invalid=invalid,
-        )
-        return dataclasses.replace(episode, transitions=(refused, *episode.transitions))
-
-    episodes = [scrambled(e) for e in walks(reveals=False)]
-    assert names.interchangeable_names(episodes) == {"rooms": (ROOMS,)}
-
-
 def test_not_where_the_result_depends_on_the_name():
     """The control: the same words, in a world in which one room is locked."""
     assert names.interchangeable_names(walks(reveals=False, locked="study")) == {}
