@@ -47,8 +47,12 @@ class CollectionLog:
         if not processes.is_first_process():
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a", encoding="utf-8", newline="\n") as file:
-            file.write(_line(played))
+        try:
+            with self._path.open("a", encoding="utf-8", newline="\n") as file:
+                file.write(_line(played))
+        except OSError as error:
+            error.filename = str(self._path)  # which disk is full
+            raise
 
 
 def _line(played: PlayedEpisode) -> str:

@@ -2,6 +2,7 @@
 
 import collections
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -84,3 +85,12 @@ def test_an_episode_that_the_run_could_not_hold_is_left_out(tmp_path):
     assert again[0].listed == Rate.of(1, 2)
     assert collections.Counter(p.failure for p in again) == {"ValueError": 3}
     assert all(json.loads(x) for x in (tmp_path / "log.jsonl").read_text().splitlines())
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is full")
+def test_a_full_disk_names_the_file(tmp_path):
+    path = tmp_path / "log.jsonl"
+    log = CollectionLog(path)
+    path.symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"No space left .*log\.jsonl"):
+        log.append(played(1)[0])
