@@ -8,6 +8,7 @@ that earned most -> a fit from the initial policy
 import dataclasses
 import math
 import sys
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 import jax
@@ -86,11 +87,12 @@ def dreamed_wins(
         )
     played = [t.episode for t in trajectories if t.error is None]
     won = [e for e in played if e.success]
-    broken = sum(t.error is not None for t in trajectories)
+    broken = Counter(t.error for t in trajectories if t.error is not None)
+    reasons = ", ".join(f"{error}: {n}" for error, n in broken.most_common(2))
     print(
         f"{name}: {len(won)} of {len(trajectories)} dreamed episodes were won, in "
         f"{len({e.task.id for e in won})} of {len(drawn)} tasks"
-        + (f"; {broken} broke" if broken else ""),
+        + (f"; {broken.total()} broke ({reasons})" if broken else ""),
         file=sys.stderr,
     )
     solved = {e.task.id for e in won}

@@ -26,7 +26,10 @@ def wilson_of(p: float, count: float | int, z: float = Z95) -> tuple[float, floa
     centre = p + z**2 / (2 * count)
     half = z * np.sqrt(p * (1 - p) / count + z**2 / (4 * count**2))
     scale = 1 + z**2 / count
-    return float(max(centre - half, 0) / scale), float(min((centre + half) / scale, 1))
+    # Exactly 0 and 1 at the ends, where rounding would put them inside the rate.
+    low = (centre - half) / scale if p > 0 else 0.0
+    high = (centre + half) / scale if p < 1 else 1.0
+    return float(max(low, 0.0)), float(min(high, 1.0))
 
 
 def pareto_front(values: Float[np.ndarray, "N K"]) -> Bool[np.ndarray, " N"]:

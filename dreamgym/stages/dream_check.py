@@ -215,6 +215,10 @@ def _check(
         if numbers["disagrees"]:
             faults += differences
             reasons.append(numbers["sentence"])
+        elif differences:
+            print(
+                f"dream_check: not refused, but {numbers['sentence']}", file=sys.stderr
+            )
     return Check(numbers, reasons, frozenset(fault.name for fault in faults))
 
 

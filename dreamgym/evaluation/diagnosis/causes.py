@@ -60,7 +60,9 @@ def cause_of_stage(evidence: Evidence, stage: str) -> str:
     `stage` is a key of STAGE_ADVICE.
     """
     checks = _STAGE_CHECKS[stage]
-    if likely := _all(evidence, *checks, *dream_causes.LESSER_CHECKS):
+    # The dream is not asked about a warm start.
+    lesser = () if stage == "warmstart" else dream_causes.LESSER_CHECKS
+    if likely := _all(evidence, *checks, *lesser):
         return f"Likely cause: {likely[0].text()}"
     return STAGE_ADVICE[stage]
 

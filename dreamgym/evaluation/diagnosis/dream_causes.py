@@ -10,7 +10,9 @@ from typing import Any
 from dreamgym.evaluation.diagnosis.evidence import Cause, Evidence, fit_more
 from dreamgym.evaluation.dream_check import describe_unmeasured
 from dreamgym.evaluation.leading_numbers import (
+    FEW_ENDS,
     FEW_IDENTIFIERS,
+    FEW_STATES,
     REQUIRED,
     REQUIRED_COPIES,
     ends_found,
@@ -130,7 +132,8 @@ def mediocre_states(evidence: Evidence) -> Cause | None:
 
 def _states_below(evidence: Evidence, threshold: float) -> Cause | None:
     figure = evidence.figure("exact", "predictable")
-    if figure["mean"] is None or figure["mean"] >= threshold:
+    few = figure["mean"] is None or figure["count"] < FEW_STATES
+    if few or figure["mean"] >= threshold:
         return None
     return Cause(
         "low fidelity",
@@ -192,7 +195,8 @@ def unmeasured_dream(evidence: Evidence) -> Cause | None:
 def _ends_below(evidence: Evidence, threshold: float) -> Cause | None:
     scorecard = evidence.results.get("fidelity")
     figure = ends_found(scorecard) if scorecard else evidence.figure("done", "recall")
-    if figure["mean"] is None or figure["mean"] >= threshold:
+    few = figure["mean"] is None or figure["count"] < FEW_ENDS
+    if few or figure["mean"] >= threshold:
         return None
     return Cause(
         "missed ends",

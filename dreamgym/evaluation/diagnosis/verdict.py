@@ -37,6 +37,12 @@ _STAGE_NAMES = {
     "planner": "The planner",
 }
 """The stages of which the verdict quotes the note, and how it calls their policies."""
+_OF_DREAM = (
+    "expert_iteration_minus_warmstart",
+    "dream_minus_expert_iteration",
+    "dream_minus_warmstart",
+)
+"""The comparisons that say what a dream was worth."""
 _MAKERS = {
     "warmstart_minus_bc": ("warmstart",),
     "expert_iteration_minus_warmstart": ("expert_iteration",),
@@ -162,6 +168,8 @@ def training_sentences(evidence: Evidence) -> list[str]:
             evidence.number("expert_iteration", "kept") == "warmstart"
         ):
             continue  # the difference to the warm start says it
+        if key in _OF_DREAM and not evidence.asks_dream():
+            continue
         makers = _MAKERS.get(key, ())
         if makers and all(evidence.number(s, "kept") == _START[s] for s in makers):
             continue  # one policy under two names
@@ -280,6 +288,8 @@ def _is_disappointing(evidence: Evidence) -> bool:
     if not trained or max(trained.values()) <= chance:
         return True
     if evidence.number("expert_iteration", "nothing_to_gain"):
+        return False
+    if max(trained.values()) >= 1:
         return False
     gain = evidence.results.get("paired", {}).get("dream_minus_warmstart")
     return gain is None or gain["mean"] is None or gain["low"] <= 0

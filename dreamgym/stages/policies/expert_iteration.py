@@ -95,7 +95,7 @@ def _choose(
         (player, warm),
         (NAME, policy),
         start="warmstart",
-        what="expert iteration",
+        what="imitating dreamed wins",
         expected_better=is_trusted(read_scorecard(run, remedy_folder(run))),
         standard_errors=0.0,
     )

@@ -176,7 +176,10 @@ def _success_with_shield(run: Run) -> float | None:
     )
     games = paired_dev_games(run, ("bc", policy), (name, shielded))
     before, after = map(dev_metrics, games)
-    better = is_better(after, before, standard_errors=STANDARD_ERRORS)
+    # A list that loses every game may do so at less cost.
+    better = after["real_success"] > before["real_success"] and is_better(
+        after, before, standard_errors=STANDARD_ERRORS
+    )
     return after["real_success"] if better else None
 
 

@@ -261,6 +261,15 @@ def test_a_mean_of_games_is_a_share_where_each_value_is_0_or_1():
     assert (amounts["low"], amounts["high"]) == (0.0, 2.0)  # twice b, twice a
 
 
+@pytest.mark.parametrize("count", [1, 7, 10, 25, 60, 100, 320])
+def test_the_interval_of_none_and_of_all_holds_the_rate(count):
+    assert wilson(0, count)[0] == 0.0
+    assert wilson(count, count)[1] == 1.0
+    for hits in range(count + 1):
+        low, high = wilson(hits, count)
+        assert low <= hits / count <= high
+
+
 def test_the_mean_of_the_worst_by_hand():
     assert mean_of_worst([1.0, 0.0, 3.0, 2.0], 1.0) == 1.5
     assert mean_of_worst([1.0, 0.0, 3.0, 2.0], 0.5) == 2.5

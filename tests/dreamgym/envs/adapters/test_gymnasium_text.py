@@ -107,6 +107,49 @@ def test_success_without_a_table_is_a_positive_last_reward():
     assert 0 < wins < 30
 
 
+class Jugs(gymnasium.Env):
+    """A sum that is poured to and fro, which draws no lots."""
+
+    observation_space = gymnasium.spaces.Discrete(40)
+    action_space = gymnasium.spaces.Discrete(2)
+    deterministic = True
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed, options=options)
+        self.at = int(self.np_random.integers(40))
+        return self.at, {}
+
+    def step(self, action):
+        self.at = (self.at + (1, 7)[action]) % 40
+        return self.at, float(self.at == 0), self.at == 0, False, {}
+
+
+class Lots(Jugs):
+    deterministic = False
+
+
+class Silent(Jugs):
+    deterministic = None
+
+
+@pytest.mark.parametrize(
+    ("kind", "known"), [(Jugs, True), (Lots, False), (Silent, False)]
+)
+def test_an_environment_without_a_table_may_say_that_it_draws_no_lots(kind, known):
+    name = f"{kind.__name__}-v0"
+    gymnasium.register(name, kind, max_episode_steps=20)
+    try:
+        env = registry.make(f"gymnasium:{name}")
+        assert base.is_deterministic(env) == known
+        assert base.as_expert(env) is None
+        starts = [
+            {base.begin(env, t)[1] for t in env.tasks(s)[:60]} for s in base.SPLITS
+        ]
+        assert (not starts[0] & starts[2]) == known
+    finally:
+        del gymnasium.registry[name]
+
+
 def test_starts_of_a_deterministic_environment_are_split():
     env = registry.make(f"gymnasium:{newest('Taxi')}")
     starts = {}

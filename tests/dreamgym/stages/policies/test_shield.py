@@ -15,7 +15,7 @@ from tests import doubles
 from worldmodel.data.records import Episode, Transition
 
 
-def games(invalid, won=0, unlisted=0):
+def games(invalid, won=0, unlisted=0, cost=0.0):
     """Ten dev games of one step: so many are invalid, not in the list, and won."""
 
     def one(i):
@@ -23,6 +23,7 @@ def games(invalid, won=0, unlisted=0):
             state=("at 0",),
             action="fly",
             next_state=("at 0",),
+            rewards={"env": -cost},
             invalid=i < invalid,
             valid_actions=("walk", *("fly",) * (i >= unlisted)),
         )
@@ -55,6 +56,7 @@ def decide(
     listed=1.0,
     of=100,
     shield="auto",
+    cost=0.0,
 ):
     """Return the run in which the stage decided, and the shield of its policies."""
     run = Run(
@@ -72,13 +74,13 @@ def decide(
             return games(0, shielded_wins)
         complete = (of or 0) >= 20 and listed >= 0.99
         assert policy.shield is (keep_action if complete else None)
-        return games(invalid, won, unlisted)
+        return games(invalid, won, unlisted, cost)
 
     monkeypatch.setattr(stage, "play_dev_games", play)
     monkeypatch.setattr(
         stage,
         "paired_dev_games",  # the first ones are those of bc, which were recorded
-        lambda run, _, b: (games(invalid, won, unlisted), play(run, *b)),
+        lambda run, _, b: (games(invalid, won, unlisted, cost), play(run, *b)),
     )
     monkeypatch.setattr(stage, "load_policy", lambda *_: doubles.policy())
     monkeypatch.setattr(stage, "read", lambda _: (random_episodes(random_wins), []))
@@ -122,6 +124,13 @@ def test_dev_games_decide_where_policies_need_a_list_that_may_be_incomplete(
         assert played == {"bc": "bc-shielded", "bc-unshielded": "bc"}
     else:
         assert played == {"bc": "bc", "bc-shielded": "bc-shielded"}
+
+
+def test_a_list_that_loses_all_games_at_less_cost_is_not_kept(tmp_path, monkeypatch):
+    _, shield = decide(
+        tmp_path, monkeypatch, invalid=10, won=0, shielded_wins=0, listed=0.7, cost=0.5
+    )
+    assert shield == "auto"
 
 
 @pytest.mark.parametrize("renamed", [1, 2])
