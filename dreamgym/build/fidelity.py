@@ -13,7 +13,6 @@ from worldmodel import fidelity
 from worldmodel.data.records import Episode
 from worldmodel.experience.base import ExperienceModel
 from worldmodel.fidelity.hidden_state import hidden_state
-from worldmodel.text.identifiers import task_shares
 
 MAX_TRAINING_ENDS = 50
 """Ends of training episodes that the model is asked for, at most."""
@@ -51,7 +50,7 @@ def measure(run: Run, experience: ExperienceModel, name: str) -> dict[str, Any]:
             env=env,
             steps_left=lambda: run.real_steps.left,
             open_loop_steps=limit,
-            shares=task_shares(train),
+            recorded=train,
         )
     if run.config.server is None:
         add_training_ends(scorecard, experience, train)

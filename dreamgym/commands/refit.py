@@ -54,19 +54,23 @@ def refit(
     config = dataclasses.replace(source.config, data=data, budget=BudgetConfig())
     with Run(root, config, source.mesh, track) as run:
         run_stages(run, STAGES, ["ensemble"])
-        _, dev = run_episodes.read(run)
+        train, dev = run_episodes.read(run)
         before, after = map(run_experience.load_experience, (source, run))
         scorecards = {
             "source": run.config.data.base_run,
-            "before": _scorecard(before, dev, run, "before"),
-            "after": _scorecard(after, dev, run, "after"),
+            "before": _scorecard(before, train, dev, run, "before"),
+            "after": _scorecard(after, train, dev, run, "after"),
         }
         run.write_json("refit.json", scorecards)
     return scorecards
 
 
 def _scorecard(
-    model: ExperienceModel, dev: Sequence[Episode], run: Run, name: str
+    model: ExperienceModel,
+    train: Sequence[Episode],
+    dev: Sequence[Episode],
+    run: Run,
+    name: str,
 ) -> dict[str, Any]:
     limit = run.config.fidelity.transitions
     with progress_bar(limit, name, "transition") as show, open_env(run) as env:
@@ -77,4 +81,5 @@ def _scorecard(
             lambda done, _: show(done),
             env=env,
             open_loop_steps=limit,
+            recorded=train,
         )

@@ -14,7 +14,6 @@ from worldmodel.data.rates import Rate
 from worldmodel.data.records import Episode, lines
 from worldmodel.experience.base import ExperienceModel, Query
 from worldmodel.fidelity.cases import ReplayResult
-from worldmodel.text.identifiers import Shares
 
 MAX_FAILED = 24
 """Replays that may all fail before the environment is down."""
@@ -30,7 +29,7 @@ def by_family(
     steps_left: Callable[[], int | None] = lambda: None,
     full: bool = False,
     open_loop_steps: int | None = None,
-    shares: Shares | None = None,
+    recorded: Sequence[Episode] = (),
 ) -> dict[str, Any]:
     """Return the scorecard of all episodes, with those of each family in `families`.
 
@@ -39,7 +38,7 @@ def by_family(
     `steps_left` returns how many more may be taken, None where there is no bound.
     With `full`, `sources` has the scorecard of each behavior policy, and `ceiling` the
     score of the environment itself when the episodes are replayed. For
-    `open_loop_steps` and `shares` see fidelity.score; only the scorecard of all
+    `open_loop_steps` and `recorded` see fidelity.score; only the scorecard of all
     episodes has open-loop steps.
     """
     replays = None if env is None else Replays(env, steps_left)
@@ -49,7 +48,7 @@ def by_family(
         full=full,
         replay=replays,
         stochastic=replays is not None and replays.stochastic,
-        shares=shares,
+        recorded=recorded,
     )
     scorecard = ask(
         episodes, limit=limit, progress=progress, open_loop_steps=open_loop_steps

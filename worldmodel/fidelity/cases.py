@@ -80,6 +80,7 @@ def sample_cases(
     limit: int,
     *,
     replay: Replay | None = None,
+    recorded: Sequence[Episode] = (),
 ) -> list[Case]:
     """Return at most `limit` distinct (task, state, action) of whole episodes.
 
@@ -90,6 +91,8 @@ def sample_cases(
 
     With `replay`, for an environment with random transitions, each case is played a
     second time; where that leads to another state, the case is of the kind `reveal`.
+    The words of `recorded` episodes, such as those that were fitted to, are no more
+    revealed than those of the others (common_words).
     """
     population = distinct_cases(episodes)
     steps = [step for _, step in population.values()]
@@ -112,7 +115,7 @@ def sample_cases(
     ):
         keys = sorted(strata[name], key=lambda key: content_seed("case", *key))
         weights |= dict.fromkeys(keys[:number], len(keys) / max(number, 1))
-    known = _Known(_outcomes(episodes), common_words(episodes))
+    known = _Known(_outcomes(episodes), common_words([*recorded, *episodes]))
     return [
         _case(*population[key], weights[key], known, replay)
         for key in population

@@ -32,7 +32,7 @@ from worldmodel.fidelity.copying import copy_accuracy
 from worldmodel.fidelity.facts import known_facts, preserves
 from worldmodel.fidelity.instruction import instruction_agreement
 from worldmodel.fidelity.open_loop import episodes_within, open_loop
-from worldmodel.text.identifiers import Shares, task_shares
+from worldmodel.text.identifiers import task_shares
 from worldmodel.text.novelty import novel_words, words_of
 from worldmodel.text.state_format import StateFormat, format_error, state_format
 
@@ -67,7 +67,7 @@ def score(
     replay: cases.Replay | None = None,
     stochastic: bool = False,
     open_loop_steps: int | None = None,
-    shares: Shares | None = None,
+    recorded: Sequence[Episode] = (),
 ) -> dict[str, Any]:
     """Return the scorecard on at most `limit` distinct transitions.
 
@@ -86,8 +86,8 @@ def score(
       confidence: its calibration and how well it separates correct answers from wrong
         ones, without reveals. probabilities: the same for a reward and for an end, as
         given and calibrated on other tasks.
-      copying: copy accuracy (copying.py); `shares` are those of the training episodes,
-        None those of the scored ones, of which no word is unseen.
+      copying: copy accuracy (copying.py); of scored episodes alone, without `recorded`
+        ones, no word is unseen.
       instruction: how well reveals show what the task's instruction says
         (instruction.py), on up to a quarter of the limit of further cases.
       missing_words: of the well-formed answers with a wrong next state, without
@@ -102,9 +102,11 @@ def score(
 
     With `full`, also the signals and probabilities of a HasConfidenceSignals backend.
     `stochastic` says that the environment's transitions are random: `replay` then finds
-    those that cannot be predicted.
+    those that cannot be predicted. `recorded` are the episodes that the model was
+    fitted to, whose words it knows.
     """
-    sampled = cases.sample_cases(episodes, limit, replay=replay if stochastic else None)
+    lots = replay if stochastic else None
+    sampled = cases.sample_cases(episodes, limit, replay=lots, recorded=recorded)
     answers: list[Prediction] = []
     for at in range(0, len(sampled), batch):
         part = sampled[at : at + batch]
@@ -119,7 +121,7 @@ def score(
         "reward": _rewards(sampled, answers, usual)
         | {"near_misses": _near_misses(model, near, usual)},
         "done": _ends(sampled, answers),
-        "copying": copy_accuracy(sampled, answers, shares or task_shares(episodes)),
+        "copying": copy_accuracy(sampled, answers, task_shares(recorded or episodes)),
         "instruction": instruction_agreement(model, episodes, limit=max(limit // 4, 2)),
         "missing_words": _missing_words(sampled, answers),
         "malformed": _rate(

@@ -1,6 +1,7 @@
 """The full scorecard of a run, on its dev tasks or on other episodes."""
 
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +16,20 @@ from dreamgym.evaluation.pages import scorecard_page
 from dreamgym.run.directory import Run
 from dreamgym.run.display import progress_bar
 from worldmodel import fidelity
-from worldmodel.data.records import read_episodes
+from worldmodel.data.records import Episode, read_episodes
 from worldmodel.experience.base import ExperienceModel
 from worldmodel.experience.prompted import PromptedExperienceModel
-from worldmodel.text.identifiers import Shares, task_shares
 
 ON_POLICY = ("warmstart", "expert_iteration", "dream")
 """Policies whose own test episodes a full scorecard asks about."""
 
 
 def on_policy(
-    run: Run, model: ExperienceModel, limit: int, shares: Shares
+    run: Run, model: ExperienceModel, limit: int, recorded: Sequence[Episode]
 ) -> dict[str, Any]:
     """Return a scorecard on the test episodes of each policy that has some.
 
+    `recorded` are the episodes that the model was fitted to.
     They contain the states that the policies themselves reach, on which the accuracy of
     the dream matters most for training.
     """
@@ -39,7 +40,11 @@ def on_policy(
             played = [e for e in read_episodes(path) if e.success is not None]
             if played:
                 scorecards[name] = fidelity.score(
-                    model, played, limit=limit, open_loop_steps=limit, shares=shares
+                    model,
+                    played,
+                    limit=limit,
+                    open_loop_steps=limit,
+                    recorded=recorded,
                 )
     return scorecards
 
@@ -74,7 +79,7 @@ def full_scorecard(
     )
     train, dev = read(run)
     episodes = dev if path is None else read_episodes(path)
-    train_tasks, shares = {e.task.id for e in train}, task_shares(train)
+    train_tasks = {e.task.id for e in train}
     steps, limit = limit, run.config.fidelity.transitions if limit is None else limit
     with (
         run_chat.experience_session(experience),
@@ -89,12 +94,12 @@ def full_scorecard(
             full=True,
             env=env,
             open_loop_steps=steps,
-            shares=shares,
+            recorded=train,
         )
         if path is None:
             if server is None and run.config.server is None:
                 add_training_ends(scorecard, experience, train)
-            scorecard["on_policy"] = on_policy(run, experience, limit, shares)
+            scorecard["on_policy"] = on_policy(run, experience, limit, train)
     source = run.path("dev.jsonl") if path is None else path
     scorecard["episodes"] = str(source.resolve())
     scorecard["seen_tasks"] = len({e.task.id for e in episodes} & train_tasks)

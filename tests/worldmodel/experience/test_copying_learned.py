@@ -8,7 +8,6 @@ from tests.worldmodel.experience.test_markers import fitted
 from worldmodel import fidelity, reasoning
 from worldmodel.data.records import Episode, Task
 from worldmodel.experience.examples import train_tokenizer
-from worldmodel.text.identifiers import task_shares
 
 LETTERS = list("ABCDEFGHJKLMNPQRSTUVWXYZ")
 
@@ -37,7 +36,7 @@ def test_a_model_with_references_copies_what_it_never_saw(tmp_path):
     def unseen(*, references: bool) -> float:
         tok = train_tokenizer(train, 400, references=references)
         model = fitted(tok, train, tmp_path / f"{references}", row_tokens=128)
-        card = fidelity.score(model, dev, limit=100, shares=task_shares(train))
+        card = fidelity.score(model, dev, limit=100, recorded=train)
         rate = card["copying"]["state_unseen"]
         assert rate["count"] > 90
         return rate["mean"]

@@ -5,7 +5,7 @@ import pytest
 from tests import helpers
 from worldmodel.data.outcomes import outcome_of
 from worldmodel.experience.base import Prediction
-from worldmodel.fidelity import cases
+from worldmodel.fidelity import cases, scorecard
 from worldmodel.fidelity.cases import ReplayResult
 from worldmodel.fidelity.open_loop import open_loop
 
@@ -175,6 +175,22 @@ def test_words_that_many_tasks_hold_are_no_reveal(tasks, right, kinds):
     (rate,) = open_loop(Truth(episodes), episodes)["predictable"] or [{"count": 0}]
     wanted = tasks if kinds == {"one_line"} else 8 * (tasks == 10)
     assert rate["count"] == wanted
+
+
+def test_words_of_the_episodes_that_were_fitted_to_are_no_reveal():
+    """Of a few scored tasks alone nothing would be known of the vocabulary."""
+    base, episodes = helpers.lamp_and_door(), []
+    for i in range(12):
+        after = ("said right" if i % 2 else "said wrong",)
+        step = helpers.transition((f"number {i} asked",), "answer", after)
+        task = dataclasses.replace(base.task, id=f"t{i}", instruction="say it")
+        episodes.append(helpers.episode(f"e{i}", task, [step]))
+    train, dev = episodes[2:], episodes[:2]
+    assert {c.kind for c in cases.sample_cases(dev, 99)} == {"reveal"}
+    sampled = cases.sample_cases(dev, 99, recorded=train)
+    assert [c.kind for c in sampled] == ["one_line"] * 2
+    card = scorecard.score(Truth(dev), dev, limit=99, open_loop_steps=0, recorded=train)
+    assert card["exact"]["predictable"]["count"] == 2
 
 
 def test_numbers_that_many_tasks_hold_are_no_vocabulary():
