@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from jaxtyping import Bool, Float
 
+from worldmodel.data.rates import mean_of_worst
+
 Z95 = 1.959963984540054
 WORST_DRAWS = 2000
 """Draws of the bootstrap of a mean of the worst games."""
@@ -164,16 +166,6 @@ def mean_of_games(
     if all(x in (0, 1) for values in games.values() for x in values):
         return rate(games)
     return ratio([(sum(x), float(len(x))) for x in games.values()], seed=seed)
-
-
-def mean_of_worst(costs: Sequence[float], share: float) -> float:
-    """Return the mean of the largest `share` of costs, in (0, 1]: their CVaR.
-
-    A cost that lies only partly in the share counts with that part.
-    """
-    size = share * len(costs)
-    weights = np.clip(size - np.arange(len(costs)), 0.0, 1.0)
-    return float(np.sort(costs)[::-1] @ weights / size)
 
 
 def worst_of_games(

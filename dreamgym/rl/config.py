@@ -445,7 +445,6 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 
 `turn_grpo` is the name of the defaults. In `grpo` and `dr_grpo` every token of an
 episode has the advantage of its outcome, as in their papers; `dr_grpo` is divided by
-the batch's root mean square besides, and averages over the tokens that are there. The
-other group and batch estimators credit turn by turn (`gigpo`: by state), with the
-discount; their papers credit a whole answer.
+the batch's root mean square besides, and averages over the tokens that are there. Other
+estimators credit turn by turn (`gigpo`: by state), their papers a whole answer.
 """

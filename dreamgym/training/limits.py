@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from dreamgym.agent.rollout import Trajectory
-from dreamgym.evaluation.statistics import mean_of_worst
 from dreamgym.training.limit_config import LimitConfig
+from worldmodel.data.rates import mean_of_worst
 from worldmodel.data.records import Transition
 
 

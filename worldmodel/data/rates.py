@@ -1,7 +1,19 @@
-"""A mean on the host, stored as sums until it is printed."""
+"""Means on the host: of weighted cases, and of the largest values."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
+
+
+def mean_of_worst(costs: Sequence[float], share: float) -> float:
+    """Return the mean of the largest `share` of costs, in (0, 1]: their CVaR.
+
+    A cost that lies only partly in the share counts with that part.
+    """
+    size = share * len(costs)
+    parts = (min(max(size - i, 0.0), 1.0) for i in range(len(costs)))
+    largest = sorted(costs, reverse=True)
+    return sum(c * part for c, part in zip(largest, parts, strict=True)) / size
 
 
 @dataclasses.dataclass

@@ -86,8 +86,7 @@ def score(
       confidence: its calibration and how well it separates correct answers from wrong
         ones, without reveals. probabilities: the same for a reward and for an end, as
         given and calibrated on other tasks.
-      copying: copy accuracy (copying.py); of scored episodes alone, without `recorded`
-        ones, no word is unseen.
+      copying: copy accuracy (copying.py); without `recorded` no word is unseen.
       instruction: how well reveals show what the task's instruction says
         (instruction.py), on up to a quarter of the limit of further cases.
       missing_words: of the well-formed answers with a wrong next state, without
@@ -102,8 +101,7 @@ def score(
 
     With `full`, also the signals and probabilities of a HasConfidenceSignals backend.
     `stochastic` says that the environment's transitions are random: `replay` then finds
-    those that cannot be predicted. `recorded` are the episodes that the model was
-    fitted to, whose words it knows.
+    those that cannot be predicted. `recorded` episodes were fitted to.
     """
     lots = replay if stochastic else None
     sampled = cases.sample_cases(episodes, limit, replay=lots, recorded=recorded)

@@ -70,11 +70,13 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 @overload
-def tool(method: Method) -> Method: ...
+def tool(method: Method) -> Method:
+    """Mark the method below `@tool`."""
 
 
 @overload
-def tool(method: None = None) -> Callable[[Method], Method]: ...
+def tool(method: None = None) -> Callable[[Method], Method]:
+    """Mark the method below `@tool()`."""
 
 
 def tool(method: Method | None = None) -> Method | Callable[[Method], Method]:

@@ -132,8 +132,9 @@ def mediocre_states(evidence: Evidence) -> Cause | None:
 
 def _states_below(evidence: Evidence, threshold: float) -> Cause | None:
     figure = evidence.figure("exact", "predictable")
-    few = figure["mean"] is None or figure["count"] < FEW_STATES
-    if few or figure["mean"] >= threshold:
+    if figure["mean"] is None or figure["count"] < FEW_STATES:
+        return None
+    if figure["mean"] >= threshold:
         return None
     return Cause(
         "low fidelity",
@@ -195,8 +196,9 @@ def unmeasured_dream(evidence: Evidence) -> Cause | None:
 def _ends_below(evidence: Evidence, threshold: float) -> Cause | None:
     scorecard = evidence.results.get("fidelity")
     figure = ends_found(scorecard) if scorecard else evidence.figure("done", "recall")
-    few = figure["mean"] is None or figure["count"] < FEW_ENDS
-    if few or figure["mean"] >= threshold:
+    if figure["mean"] is None or figure["count"] < FEW_ENDS:
+        return None
+    if figure["mean"] >= threshold:
         return None
     return Cause(
         "missed ends",
