@@ -59,7 +59,7 @@ class Sight:
         unlikely: Collection[str] = (),
     ):
         """See the class; `unlikely` words, names of tools, count as without content."""
-        self.text = "\n".join((instruction, *lines))
+        self.text, self._lines = "\n".join((instruction, *lines)), lines
         self._unlikely = {word.lower() for word in unlikely} | _FUNCTION_WORDS
         self._names: list[str] = []
         self._numbers: list[str] = []
@@ -110,7 +110,8 @@ class Sight:
             labelled = [w for w in self._labelled(name) if w in self._texts]
             others = [w for w in self._texts if w not in labelled]
             few = others[:OTHERS] if labelled else others
-            return tuple(dict.fromkeys([*labelled, *few]))
+            in_lines = [w for w in self._labelled_in_lines(name) if w in self._texts]
+            return tuple(dict.fromkeys([*labelled, *in_lines, *few]))
         if hint in (int, float):
             labelled = [n for n in self._labelled(name) if _NUMBER.fullmatch(n)]
             text = _DATE.sub(" ", self.text)
@@ -128,7 +129,7 @@ class Sight:
         Those next to it come first. Words without a digit are left out: they are mostly
         ordinary words.
         """
-        labels = {part.lower() for part in _NAME_PART.findall(name)} - _NO_LABELS
+        labels = _labels(name)
         labelled: list[tuple[int, str]] = []
         for line in self.text.split("\n") if labels else ():
             words = [match[0] for match in _WORD.finditer(line)]
@@ -141,6 +142,26 @@ class Sight:
                         labelled.append((distance, word))
                         break
         return [word for _, word in sorted(labelled, key=lambda item: item[0])]
+
+    def _labelled_in_lines(self, name: str) -> list[str]:
+        """Return the words next to a word of an argument's name in lines of the state.
+
+        There `topic printer` is a fact, where a sentence of the instruction says any
+        word.
+        """
+        labels = _labels(name)
+        out = []
+        for line in self._lines if labels else ():
+            words = [match[0] for match in _WORD.finditer(line)]
+            for before, word in itertools.pairwise(words):
+                if labels & {p.lower() for p in _NAME_PART.findall(before)}:
+                    out.append(word)
+        return out
+
+
+def _labels(name: str) -> frozenset[str]:
+    """Return the words of an argument's name that say which value is meant."""
+    return frozenset(p.lower() for p in _NAME_PART.findall(name)) - _NO_LABELS
 
 
 def _begins_sentence(line: str, start: int) -> bool:

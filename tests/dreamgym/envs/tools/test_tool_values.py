@@ -54,6 +54,22 @@ def test_a_capital_that_begins_a_sentence_is_no_name():
     assert listed == ["Why?", "Ann", "Bob", "Find", "Otherwise", "ask", "Why", "Say"]
 
 
+def test_a_word_that_a_line_names_like_the_argument_comes_before_others():
+    sight = Sight(
+        "assign the ticket to Ann, whose topic it is", ("ticket T766 topic printer",)
+    )
+    topics = list(sight.values(str, "topic"))
+    assert topics[0] == "printer"
+    assert {"Ann", "T766"} <= set(topics)  # nothing is left out for it
+    # In a sentence any word may follow, and a word of the state that no line names so
+    # comes as before.
+    assert list(sight.values(str, "agent"))[0] == "Ann"
+    plain = Sight("say which topic it is", ("ticket T766",))
+    assert list(plain.values(str, "topic"))[0] == "T766"
+    # Where a value with a digit is called like the argument, it comes first.
+    assert list(sight.values(str, "ticket_id"))[0] == "T766"
+
+
 def test_what_is_called_like_the_argument_comes_first_with_few_others():
     sight = Sight(
         "settle ticket T16 about order R46 of ann@mail.org",
