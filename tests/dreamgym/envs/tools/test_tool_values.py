@@ -63,11 +63,11 @@ def test_a_word_that_a_line_names_like_the_argument_comes_before_others():
     assert {"Ann", "T766"} <= set(topics)  # nothing is left out for it
     # In a sentence any word may follow, and a word of the state that no line names so
     # comes as before.
-    assert list(sight.values(str, "agent"))[0] == "Ann"
+    assert next(iter(sight.values(str, "agent"))) == "Ann"
     plain = Sight("say which topic it is", ("ticket T766",))
-    assert list(plain.values(str, "topic"))[0] == "T766"
+    assert next(iter(plain.values(str, "topic"))) == "T766"
     # Where a value with a digit is called like the argument, it comes first.
-    assert list(sight.values(str, "ticket_id"))[0] == "T766"
+    assert next(iter(sight.values(str, "ticket_id"))) == "T766"
 
 
 def test_what_is_called_like_the_argument_comes_first_with_few_others():
