@@ -4,6 +4,7 @@ evidence (causes.py) -> what was learnt, what was not, the likely cause. All are
 functions; `verdict` is what a run ends with, `diagnosis` what `dreamgym doctor` prints.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -89,7 +90,9 @@ def outcome_sentences(evidence: Evidence) -> list[str]:
     games = max(
         evidence.results["policies"][name]["success"]["episodes"] for name in trained
     )
-    best = max(trained, key=lambda name: trained[name])
+    earned = evidence.returns()
+    # Of policies that win as much, the one that earned most, such as in fewer steps.
+    best = max(trained, key=lambda name: (trained[name], earned.get(name, -math.inf)))
     if trained[best] == 0.0:
         out = [_never_won(evidence, games)]
     else:

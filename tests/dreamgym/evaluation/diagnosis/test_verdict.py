@@ -59,6 +59,24 @@ def test_that_all_policies_lose_is_said():
     ]
 
 
+def test_of_policies_that_win_as_much_the_one_that_earned_most_is_the_best():
+    rows = {
+        name: row(1.0) | {"mean_return": earned}
+        for name, earned in (("bc", -7.0), ("planner", -4.2), ("s2r", -4.7))
+    }
+    (sentence,) = outcome_sentences(evidence(**rows))
+    assert sentence == "The best policy is planner: it wins 100 % of games."
+    rows["bc"]["mean_return"] = None  # then the others are compared
+    assert "planner" in outcome_sentences(evidence(**rows))[0]
+
+
+def test_what_only_a_dream_explains_is_not_said_of_real_play():
+    stages = STAGES | {"dream_check": {"real": {}}}
+    paired = gain(-0.1, 0.0, 0.1)
+    assert "Training in the dream" in training_sentences(evidence(paired=paired))[0]
+    assert training_sentences(evidence(paired=paired, stages=stages)) == []
+
+
 def test_few_games_are_said_with_their_interval():
     few = row(3 / 8, 8)
     few["success"] |= {"low": 0.137, "high": 0.694}
