@@ -66,7 +66,8 @@ def _add_show(commands: Any) -> None:
         help="Show a dreamed step next to the real one",
         description="Show one step of a dev episode of RUN, real and dreamed: states, "
         "reward and end, the dream's reasoning, its confidence and what it recalled, "
-        "with a legend. --html writes the same as a page, with the whole episode.",
+        "with a legend. --html writes the same as a page, with the whole episode; "
+        "--wrong shows what the dream gets wrong.",
     )
     doctor = commands.add_parser(
         "doctor",
@@ -104,6 +105,15 @@ def _add_show(commands: Any) -> None:
         action="store_true",
         help="which lines of the state moved an action: the step of a test game of "
         "--policy, and how much less likely its action is without each line",
+    )
+    add(
+        "--wrong",
+        type=int,
+        nargs="?",
+        const=3,
+        metavar="N",
+        help="how often the dream is right, by the first word of the action, and N of "
+        "its wrong steps (default: 3)",
     )
     add(
         "--policy",
@@ -154,6 +164,11 @@ def _show(args: argparse.Namespace) -> None:
     from dreamgym.run.display import output_console
     from dreamgym.run.process import tune_process
 
+    one_step = args.episode or args.step or args.all or args.html is not None
+    if args.wrong is not None and (one_step or args.why or args.update is not None):
+        raise ValueError("--wrong chooses the steps itself: drop the other options")
+    if args.wrong is not None and args.wrong < 0:
+        raise ValueError(f"--wrong must be >= 0, got {args.wrong}")
     if args.why and (args.update is not None or args.all or args.html is not None):
         raise ValueError("--why explains one action: drop --update, --all and --html")
     if args.update is not None and (args.all or args.html is not None or args.step):
@@ -187,6 +202,11 @@ def _show(args: argparse.Namespace) -> None:
         print_explanation(explained, output_console())
         return
     tune_process()
+    if args.wrong is not None:
+        from dreamgym.commands.inspection.wrong_steps import show_wrong_steps
+
+        show_wrong_steps(run, output_console(), args.wrong)
+        return
     show(
         run,
         output_console(),

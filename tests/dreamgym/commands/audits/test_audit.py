@@ -266,6 +266,9 @@ def test_rollouts_of_rounds_are_found_by_their_names(tmp_path):
         (["--update", "1", "--html", "x.html"], "drop --all, --html and --step"),
         (["--update", "1", "--all"], "drop --all, --html and --step"),
         (["--policy", "s2r"], "--policy has no effect without --update or --why"),
+        (["--wrong", "--step", "1"], "--wrong chooses the steps itself"),
+        (["--wrong", "--why"], "--wrong chooses the steps itself"),
+        (["--wrong", "-1"], "--wrong must be >= 0, got -1"),
     ],
 )
 def test_options_without_effect_are_refused(tmp_path, capsys, options, message):
