@@ -64,7 +64,7 @@ class LessonTracker:
         then (see `tasks`).
         """
         budget_used = 1.0 if self.lesson.unit == "updates" else epochs
-        measures = self.skills.measures()
+        measures, checks = self.skills.measures(), self.state.lesson_checks + 1
         self.state = lessons.advance(
             self.state,
             self.lessons,
@@ -74,7 +74,8 @@ class LessonTracker:
             counts=self.skills.counts(),
         )
         self.skills = Skills()
-        return skill_collapse.flags(self.state, self._config)
+        # The check was of the lesson before, also where it leads to another one.
+        return skill_collapse.flags(self.state, self._config, checks=checks)
 
     def task_mixture(
         self, pool: TaskPool, steps: Mapping[str, float | int] | None = None

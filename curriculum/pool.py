@@ -124,7 +124,7 @@ class TaskPool:
     def record_batch(self, outcomes: Outcomes, update: int) -> None:
         """Record the scored outcomes of a batch of groups, pooled by cluster.
 
-        A task is retired when its last `patience` groups were all won or all lost, or
+        A task is retired when its last `patience` batches were all won or all lost, or
         had no scored rollout, because nothing can be learned from it. A single outcome
         has no variance: with one rollout a task (PPO), the outcomes of its cluster in
         the batch decide, of which there must be two.

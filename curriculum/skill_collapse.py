@@ -50,12 +50,15 @@ EXPLODED = 3.0
 """Calls per expected call."""
 
 
-def flags(state: LessonState, config: LessonConfig) -> dict[str, str]:
+def flags(
+    state: LessonState, config: LessonConfig, *, checks: int | None = None
+) -> dict[str, str]:
     """Return the red flags of the last check in the state's history (`red_flags`).
 
-    Only checks of the present lesson are compared: others play other tasks.
+    Only checks of one lesson are compared, because others play other tasks: the last
+    `checks`, those of the state's lesson unless given.
     """
-    checks = max(state.lesson_checks, 1)
+    checks = max(state.lesson_checks if checks is None else checks, 1)
     return red_flags(
         state.history[-checks:],
         drop=config.collapse_drop,

@@ -87,12 +87,13 @@ def collect(
     rng = np.random.default_rng(seed)
     failures = Counter() if failures is None else failures
     weights = _weights(config, has_expert=base.as_expert(env) is not None)
-    collected = _Collected(listed, unlisted=base.as_valid_actions(env) is None)
+    collected = _Collection(listed, unlisted=base.as_valid_actions(env) is None)
+    broken_in_a_row = 0
     for played in earlier:
         collected.add(played)
         failures.update([played.failure] if played.failure else [])
         rng.bit_generator.state = played.generator
-    broken_in_a_row = 0
+        broken_in_a_row = broken_in_a_row + 1 if played.episode is None else 0
     for number in itertools.islice(itertools.count(), len(earlier), episodes):
         left = max_steps if steps_left is None else min(steps_left(), max_steps)
         if left < 1 or (episodes is None and broken_in_a_row >= MAX_BROKEN_IN_A_ROW):
@@ -138,7 +139,7 @@ def _weights(config: CollectConfig, *, has_expert: bool) -> np.ndarray:
     return weights / weights.sum()
 
 
-class _Collected:
+class _Collection:
     """The episodes of a collection, and the actions that random players try again."""
 
     def __init__(self, listed: Rate | None, unlisted: bool):

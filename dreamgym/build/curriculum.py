@@ -62,7 +62,7 @@ def proposer(
     if config.generator == "model":
         return FunctionProposer(by_model)
     if config.generator == "train":
-        return _Listed(pool, env)
+        return _TrainTasks(pool, env, number)
     if _varies(env.id):
         return _Real(pool, env, number)
     rule = Renaming(_seeds(pool))
@@ -134,24 +134,32 @@ class _Real:
             env.close()
 
 
-class _Listed:
+class _TrainTasks:
     """Train tasks that the environment lists and the pool does not have."""
 
     starts_in_environment, group_size = True, 1
 
-    def __init__(self, pool: TaskPool, env: EnvConfig):
+    def __init__(
+        self, pool: TaskPool, env: EnvConfig, number: Callable[[Sequence[Task]], int]
+    ):
         if not env.id:
             raise ValueError("curriculum.generator = train takes tasks of an --env")
-        self._pool, self._env = pool, env
+        self._pool, self._env, self._number = pool, env, number
 
     def __call__(self, groups: Sequence[Sequence[SeedTask]]) -> list[Task | None]:
-        """See generator.Proposer. Each group gets the next task of its family."""
+        """Return a task of its family for each group, drawn from the list.
+
+        See generator.Proposer.
+        """
+        rng = np.random.default_rng(self._number([g[0].task for g in groups]))
         with contextlib.closing(
             restarting.open_env(self._env.id, make=instance_maker(self._env))
         ) as env:
             count = len(self._pool.entries) + LISTED * len(groups)
             tasks = base.tasks_of(env, self._env.id, "train", count)
             others = [t for t in tasks if t.id not in self._pool.entries]
+            # Drawn, because one that is refused would else be proposed for ever.
+            others = [others[i] for i in rng.permutation(len(others))]
             chosen: list[Task | None] = []
             for group in groups:
                 family = group[0].task.family

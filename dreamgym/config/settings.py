@@ -136,15 +136,26 @@ class RunConfig:
             "pretrain.rare_event_share": self.pretrain.rare_event_share
             not in (0.0, PretrainConfig.rare_event_share),
             "ensemble.members": self.ensemble.members,
-            "experience.history": self.experience.history != ExperienceConfig.history,
-            "experience.history_states": self.experience.history_states,
-            "experience.keep_facts": self.experience.keep_facts,
-            "experience.full_state": self.experience.full_state,
         }
         if names := [name for name, value in fitted.items() if value]:
             raise ValueError(
                 f"{names[0]} is about a fitted experience model, and the one of a "
                 "server is not fitted: drop one of them"
+            )
+
+    def _check_new_server(self):
+        c, default = self.experience, ExperienceConfig
+        fitted = {
+            "history": c.history != default.history,
+            "history_states": c.history_states,
+            "keep_facts": c.keep_facts,
+            "full_state": c.full_state,
+        }
+        names = [name for name, is_set in fitted.items() if is_set]
+        if self.server is not None and names:
+            raise ValueError(
+                f"experience.{names[0]} is about a fitted experience model, and the "
+                "one of a server is not fitted: leave it out"
             )
 
     def _check_loops(self):
@@ -199,6 +210,7 @@ class RunConfig:
             )
             if fits_shares and (problem := source.progress_problem()):
                 raise ValueError(f"{name}.reward.{problem}")
+        self._check_new_server()
         matches = self._classifier_matches()
         if len(set(matches.values())) > 1:
             raise ValueError(

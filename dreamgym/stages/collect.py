@@ -43,6 +43,7 @@ from dreamgym.envs.limits import StepLimit
 from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.display import progress_bar
+from dreamgym.run.terminal import short_path
 from worldmodel.data.rates import Rate
 from worldmodel.data.records import Episode, Task, read_episodes, write_episodes
 
@@ -128,7 +129,7 @@ def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
     episodes, dev_steps = c.episodes, 0
     log, dev_log = _logs(run)
     if real_steps.limit is not None:
-        lost = real_steps.count - log.steps - dev_log.steps
+        lost = max(real_steps.count - log.steps - dev_log.steps, 0)
         dev_steps = _dev_steps(run, real_steps.limit - lost, limit)
         c = _with_demonstrations(run, real_steps.limit - lost - dev_steps, limit)
         episodes = None
@@ -173,6 +174,7 @@ def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
         )
     for split, episodes in (("train", train_episodes), ("dev", dev_episodes)):
         if not episodes:
+            run.drop(CHECKPOINTS)  # the next attempt shall not count what broke
             raise RunError(
                 f"environment {name!r}: expected a step of at least 1 {split} game, "
                 "got none; the errors are printed above"
@@ -193,13 +195,14 @@ def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
 
 
 def _logs(run: Run) -> tuple[CollectionLog, CollectionLog]:
-    """Return the logs of the train and dev episodes; says if they hold some."""
+    """Return the logs of the train and dev episodes; print how many they hold."""
     train = CollectionLog(run.path(f"{CHECKPOINTS}/train.jsonl"))
     dev = CollectionLog(run.path(f"{CHECKPOINTS}/dev.jsonl"))
     if count := len(train.played + dev.played):
         print(
             f"collect: goes on after {count:,} episodes of an attempt that was "
-            "interrupted",
+            f"interrupted; remove {short_path(run.path(CHECKPOINTS))} to begin anew, "
+            "as where the environment has changed since",
             file=sys.stderr,
         )
     return train, dev

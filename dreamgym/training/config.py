@@ -277,6 +277,9 @@ class LoopConfig:
                 f"{update.advantage_estimator} learns from success alone: leave it "
                 "out, or take another algorithm"
             )
+        for limit in self.limits:
+            if problem := limit.dead():
+                return f"limits: {limit.name}: {problem}"
         if problem := update.dead():
             return f"update.{problem}"
         if problem := reward.dead():
@@ -289,7 +292,8 @@ class LoopConfig:
             )
         c = self.curriculum
         by_variance = c.value.estimator == "group" and c.value.pooling == "task"
-        if self.group_size == 1 and by_variance and c.uniform_share < 1:
+        by_variance = by_variance and not c.target_success and c.uniform_share < 1
+        if self.group_size == 1 and by_variance:
             return (
                 "curriculum.value.pooling = task draws tasks by the variance of their "
                 "outcomes in an update, of which group_size = 1 gives one: take "

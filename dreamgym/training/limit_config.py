@@ -58,13 +58,13 @@ class LimitConfig:
             )
         if not 0 < self.worst_share <= 1:
             raise ValueError(f"worst_share must be in (0, 1], got {self.worst_share}")
+
+    def dead(self) -> str | None:
+        """Return why the limit would have no effect, None where it has one."""
         if self.search_in != LimitConfig.search_in and not self.pattern:
-            raise ValueError(
-                f"search_in of limit {self.name!r} says where its pattern is searched, "
-                "and it has none"
-            )
+            return "search_in says where the pattern is searched, and there is none"
         if not self.learning_rate and not self.initial_weight:
-            raise ValueError(
-                f"limit {self.name!r} would change nothing: its learning_rate and its "
-                "initial_weight are both 0"
+            return (
+                "it would change nothing: learning_rate and initial_weight are both 0"
             )
+        return None

@@ -20,6 +20,9 @@ def test_a_skill_that_falls_while_another_rises_has_collapsed():
     assert flags(state, config) == red_flags([FINE, traded], drop=0.2)
     # The check before was of another lesson, which plays other tasks.
     assert flags(dataclasses.replace(state, lesson_checks=1), config) == {}
+    # The last check of a lesson is one of it, though the state is of the next one.
+    over = dataclasses.replace(state, lesson_checks=0)
+    assert flags(over, config, checks=2) == flags(state, config)
 
 
 @pytest.mark.parametrize(("cases", "certain"), [(10, False), (100, True)])

@@ -91,8 +91,8 @@ def sample_cases(
 
     With `replay`, for an environment with random transitions, each case is played a
     second time; where that leads to another state, the case is of the kind `reveal`.
-    The words of `recorded` episodes, such as those that were fitted to, are no more
-    revealed than those of the others (common_words).
+    What is a reveal is judged by `recorded` episodes as well, such as those that were
+    fitted to: by their words, and by what they answer alike.
     """
     population = distinct_cases(episodes)
     steps = [step for _, step in population.values()]
@@ -115,7 +115,7 @@ def sample_cases(
     ):
         keys = sorted(strata[name], key=lambda key: content_seed("case", *key))
         weights |= dict.fromkeys(keys[:number], len(keys) / max(number, 1))
-    known = _Known(_outcomes(episodes), common_words([*recorded, *episodes]))
+    known = _known_from([*recorded, *episodes])
     return [
         _case(*population[key], weights[key], known, replay)
         for key in population
@@ -124,8 +124,8 @@ def sample_cases(
 
 
 def reveals(episodes: Sequence[Episode]) -> list[Case]:
-    """Return every distinct case of the kind `reveal`, as sample_cases judges it."""
-    known = _Known(_outcomes(episodes), common_words(episodes))
+    """Return every distinct case of the kind `reveal`, judged by these episodes."""
+    known = _known_from(episodes)
     cases = (
         _case(e, step, 1.0, known, None)
         for e, step in distinct_cases(episodes).values()
@@ -140,7 +140,7 @@ def reveal_steps(
 
     `recorded` are all episodes that say what can be known, as in sample_cases.
     """
-    evidence = _Known(_outcomes([*recorded, *episodes]), common_words(recorded))
+    evidence = _known_from([*recorded, *episodes])
     return [
         frozenset(
             step
@@ -204,6 +204,11 @@ class _Known(NamedTuple):
 
     outcomes: Outcomes
     vocabulary: Mapping[str, str]
+
+
+def _known_from(episodes: Sequence[Episode]) -> _Known:
+    """Return what these episodes say of a transition."""
+    return _Known(_outcomes(episodes), common_words(episodes))
 
 
 def _case(

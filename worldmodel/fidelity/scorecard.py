@@ -130,9 +130,9 @@ def score(
         **_content(sampled, answers, _formats(episodes)),
     }
     if open_loop_steps != 0:
-        scorecard["open_loop"] = open_loop(
-            model, episodes_within(episodes, open_loop_steps), recorded=episodes
-        )
+        whole = episodes_within(episodes, open_loop_steps)
+        judged_by = [*recorded, *episodes]
+        scorecard["open_loop"] = open_loop(model, whole, recorded=judged_by)
     if full and isinstance(model, HasConfidenceSignals):
         scorecard |= _signals(model, sampled, answers)
     return scorecard

@@ -98,7 +98,7 @@ def compare_with_start(
         change += ", less than one standard error more"
     if side == "dreamed" and min(map(scored_games, (before, after))) < ENOUGH_DREAMED:
         change += f", of fewer than {ENOUGH_DREAMED} games, which decide nothing"
-    verb = _no_help("it", rates["dev_success_after"], rates["dev_success_before"])
+    verb = _unhelpful("it", rates["dev_success_after"], rates["dev_success_before"])
     note = f"{verb}, so the policy is {start_name}: of the {where} {change}"
     print(f"{name}: {note}", file=sys.stderr)
     return Choice(False, rates | {"kept": start_name, "choice": note}, dict(start))
@@ -169,14 +169,14 @@ def compare_on_dev_games(
     if accepts or is_better(second, first):
         return numbers | {"kept": after[0]}
     change = success_change(success_after, success_before, destroyed)
-    verb = _no_help(what, success_after, success_before)
+    verb = _unhelpful(what, success_after, success_before)
     note = f"{verb}, so it is {start}: of the real dev games {change}"
     print(f"{after[0]}: {note}", file=sys.stderr)
     return numbers | {"kept": start, "note": note}
 
 
-def _no_help(what: str, after: float | None, before: float | None) -> str:
-    """Return how a stage is spoken of that was not seen to help."""
+def _unhelpful(what: str, after: float | None, before: float | None) -> str:
+    """Return the words for a stage whose help was not seen."""
     if after == before == 1.0:
         return f"whether {what} helped cannot be told by games that both win"
     return f"{what} did not help"

@@ -82,7 +82,7 @@ def robustness(
 
 
 def _warn_of_other_games(run: Run, policy: str, played: Sequence[Trajectory]) -> None:
-    """Say so where games as they are do not end as the run's test games did."""
+    """Warn where unperturbed games end otherwise than in the run's test."""
     path = run.path(f"test/{policy}.jsonl")
     if not path.is_file():
         return

@@ -71,11 +71,11 @@ class GymnasiumText(TextEnv):
         self._actions = action_texts(self._env)
         self._table = table_of(self._env) if self.has_true_table else None
         self._best_end = None if self._table is None else best_end(self._table)
-        declared = getattr(self._env.unwrapped, "deterministic", None)
+        declared = getattr(self._env.unwrapped, "deterministic", False)
         self.deterministic = (
-            declared
-            if isinstance(declared, bool)
-            else self._table is not None and not draws_lots(self._table)
+            isinstance(declared, bool | np.bool_) and bool(declared)
+            if self._table is None
+            else not draws_lots(self._table)
         )
         spec = self._env.spec
         self._threshold = None if spec is None else spec.reward_threshold

@@ -177,10 +177,10 @@ def _success_with_shield(run: Run) -> float | None:
     games = paired_dev_games(run, ("bc", policy), (name, shielded))
     before, after = map(dev_metrics, games)
     # A list that loses every game may do so at less cost.
-    better = after["real_success"] > before["real_success"] and is_better(
-        after, before, standard_errors=STANDARD_ERRORS
-    )
-    return after["real_success"] if better else None
+    if not is_better(after, before, standard_errors=STANDARD_ERRORS):
+        return None
+    success = after["real_success"]
+    return success if success > before.get("real_success", 0.0) else None
 
 
 def cost(config: RunConfig, workload: Workload) -> Cost:

@@ -167,6 +167,17 @@ EITHER = [{"required": ["x"]}, {"required": ["y"]}]
         ({"type": "object", "required": ["b"]}, {"b": True}),
         ({"anyOf": [{"type": "null"}, WHOLE, False], "type": "integer"}, 1),
         ({"properties": {"a": {"type": "null", "enum": [1]}, "b": WHOLE}}, {"b": 1}),
+        ({"const": 1, "anyOf": [{"const": 2}, {"const": 1}]}, 1),
+        ({"anyOf": [{"oneOf": [WHOLE, TEXT]}], "oneOf": [TEXT]}, "a"),
+        ({"type": "object", "properties": {"a": False}}, {}),
+        (
+            {
+                "type": "object",
+                "properties": {"a": WHOLE, "b": WHOLE},
+                "anyOf": [{"required": ["a"]}, {"required": ["b"]}],
+            },
+            {"b": 3},
+        ),
         ({"properties": {"a": False, "b": WHOLE}, "type": "object"}, {"b": 1}),
         (
             {
@@ -200,7 +211,7 @@ def test_further_arguments_fit_their_schema():
 
 
 def test_a_tool_that_cannot_be_read_back_is_refused():
-    for name in ("answer", "2x", "with blank", ""):
+    for name in ("answer", "2x", "with blank", "", "/files", "-x", ".x", "é"):
         with pytest.raises(ValueError, match="expected a name of letters"):
             action_automaton({name: ToolSchema(name, {})})
 

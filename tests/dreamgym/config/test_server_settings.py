@@ -21,7 +21,7 @@ SERVER = ServerConfig(chat=ChatConfig(base_url="http://127.0.0.1:1/v1"))
     ],
 )
 def test_a_setting_of_a_fitted_model_is_refused(name, value):
-    preset("tiny", {name: value})
-    preset("tiny", server=SERVER)
+    preset("tiny", {name: value}).check_new()
+    preset("tiny", server=SERVER).check_new()
     with pytest.raises(ValueError, match=rf"^{name} is about a fitted experience mod"):
-        preset("tiny", {name: value}, server=SERVER)
+        preset("tiny", {name: value}, server=SERVER).check_new()

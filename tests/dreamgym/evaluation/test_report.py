@@ -68,6 +68,16 @@ def test_the_table_says_what_was_measured():
     assert "skipped" not in text
 
 
+def test_what_the_intervals_leave_out_is_said_of_trained_policies():
+    result = results()
+    pair = result["paired"]["dream_minus_bc"]
+    assert "of one training" not in report.table(result)
+    result["paired"] |= {"dream_minus_warmstart": pair}
+    assert "are over games, of one training" in report.table(result)
+    result["paired"] |= {"dream_minus_warmstart": pair | {"episodes": 0}}
+    assert "of one training" not in report.table(result)
+
+
 @pytest.mark.parametrize(("total", "shown"), [(-0.5, True), (-1.75e6, False)])
 def test_a_bound_that_says_nothing_is_left_out(total, shown):
     bound = {"total": total, "span": 10.0, "sentence": "Theorem 1 leaves it."}

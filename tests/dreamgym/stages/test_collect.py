@@ -299,6 +299,23 @@ def test_collection_takes_its_part_of_a_budget(tmp_path):
     assert numbers["episodes"] > 30  # its setting is 60, which is not used
 
 
+def test_a_collection_that_broke_whole_begins_anew(tmp_path, monkeypatch):
+    """Once the environment is mended, the same command collects."""
+    Ledger.taken = Ledger.stop_at = 0
+
+    def fail(*_):
+        raise OSError("no server")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Ledger, "step", fail)
+        with pytest.raises(RunError, match="got none"):
+            budgeted(tmp_path, None)
+    run, numbers = budgeted(tmp_path, None)
+    assert numbers["episodes"] > 20
+    assert not any(name.startswith("broken/") for name in numbers)
+    assert len(read_episodes(run.path("episodes.jsonl"))) == numbers["episodes"]
+
+
 @pytest.mark.parametrize("stop_at", [300, 425])  # among the train and dev episodes
 def test_an_interrupted_collection_goes_on_where_it_was(tmp_path, capsys, stop_at):
     Ledger.taken = Ledger.stop_at = 0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from curriculum.config import CurriculumConfig, DemonstrationStartsConfig
+from curriculum.config import CurriculumConfig, DemonstrationStartsConfig, ValueConfig
 from dreamgym.config.presets import preset
 from dreamgym.config.settings import RunConfig
 from dreamgym.config.stages import TrainConfig
@@ -196,3 +196,24 @@ def test_dead_settings_are_refused_of_a_new_run_and_an_old_one_goes_on(
 def test_settings_of_forks_that_do_not_exist(settings, message):
     with pytest.raises(ValueError, match=message):
         ForkConfig(**settings)
+
+
+@pytest.mark.parametrize(
+    ("curriculum", "group_size", "refused"),
+    [
+        ({}, 1, True),
+        ({}, 2, False),
+        ({"uniform_share": 1.0}, 1, False),
+        ({"target_success": 0.5}, 1, False),
+        ({"value": ValueConfig(pooling="lexical")}, 1, False),
+        ({"value": ValueConfig(estimator="posterior")}, 1, False),
+    ],
+)
+def test_values_need_two_outcomes_or_clusters(curriculum, group_size, refused):
+    loop = LoopConfig(
+        group_size=group_size,
+        curriculum=CurriculumConfig(**curriculum),
+        update=UpdateConfig(advantage_estimator="gae", normalize_advantages="none"),
+    )
+    message = "curriculum.value.pooling = task draws tasks by the variance"
+    assert ((loop.dead() or "").startswith(message)) == refused

@@ -133,8 +133,6 @@ def test_dual_ascent_keeps_the_limit_on_a_bandit(limit):
         ({"name": ""}, "name"),
         ({"pattern": "("}, "pattern of limit"),
         ({"search_in": "x"}, "search_in"),
-        ({"search_in": "next_state"}, "its pattern is searched, and it has none"),
-        ({"learning_rate": 0.0}, "would change nothing"),
         ({"limit": -1.0}, "limit"),
         ({"learning_rate": float("nan")}, "learning_rate"),
     ],
@@ -196,3 +194,19 @@ def test_a_reverted_update_keeps_the_multipliers():
         broken, recovery.snapshot(state), state, Rollouts(rollouts(["go right"]), [])
     )
     assert multipliers(result.metrics, [FALL]) == {"fall": 0.7}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"search_in": "next_state"}, "limits: m: search_in says where"),
+        ({"learning_rate": 0.0}, "limits: m: it would change nothing"),
+        ({"learning_rate": 0.0, "initial_weight": 1.0}, None),
+        ({"search_in": "next_state", "pattern": "x"}, None),
+    ],
+)
+def test_limits_without_an_effect_are_refused_in_new_runs(changes, message):
+    limit = LimitConfig(**({"name": "m", "limit": 0.0} | changes))  # old runs open
+    problem = LoopConfig(limits=(limit,)).dead()
+    assert (problem is None) == (message is None)
+    assert message is None or (problem or "").startswith(message)

@@ -299,6 +299,7 @@ def test_a_reply_names_the_lines_that_move(tok):
         "<line0>",
         "x",
         "<line3>",
+        "<same>",
         "a\ny",
         "<same>",
         "b",

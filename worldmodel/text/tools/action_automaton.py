@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from worldmodel.text.identifiers import words
-from worldmodel.text.tools.tool_calls import ANSWER, CONTENT
+from worldmodel.text.tools.tool_calls import ANSWER, CONTENT, NAME
 from worldmodel.text.tools.tool_schemas import TYPES, ToolSchema, value_fits
 
 WORD = 256
@@ -84,7 +84,7 @@ def action_automaton(tools: Mapping[str, ToolSchema]) -> ByteAutomaton:
 
 
 def _readable(name: str) -> bool:
-    return name.isascii() and re.sub("[-./]", "_", name).isidentifier()
+    return re.fullmatch(NAME, name, re.ASCII) is not None
 
 
 def _literals(tools: Iterable[ToolSchema]) -> frozenset[str]:
@@ -114,7 +114,12 @@ def _both(schema: Any, other: Any) -> Any:
         if schema is False or other is False:
             return False
         return other if isinstance(other, Mapping) else schema
+    if "const" in schema and "const" in other and schema["const"] != other["const"]:
+        return False
     merged = {**schema, **other}
+    for key in ("anyOf", "oneOf"):
+        if schema.get(key) and other.get(key):
+            merged[key] = [_both(x, y) for x in schema[key] for y in other[key]]
     if "type" in schema and "type" in other:
         merged["type"] = _common_types(schema["type"], other["type"])
         if not merged["type"]:
@@ -133,8 +138,10 @@ def _both(schema: Any, other: Any) -> Any:
             for name, value in one.get("properties", {}).items():
                 listed = another.get("properties", {}).get(name, rest)
                 properties.setdefault(name, _both(value, listed))
-        rests = [x.get("additionalProperties", True) for x in pairs[0]]
-        merged |= {"properties": properties, "additionalProperties": _both(*rests)}
+        merged["properties"] = properties
+    if any("additionalProperties" in x for x in (schema, other)):
+        rests = [x.get("additionalProperties", True) for x in (schema, other)]
+        merged["additionalProperties"] = _both(*rests)
     return merged
 
 
@@ -271,7 +278,7 @@ class _Nfa:
                     break
             else:
                 self.literal(before, "}", end)
-        rest = schema.get("additionalProperties", not names)
+        rest = schema.get("additionalProperties", not properties)
         if rest is not False:
             self._further(opened, after[-1], rest, end, depth, empty=not names)
 

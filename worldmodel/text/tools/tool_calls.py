@@ -65,30 +65,26 @@ _WITH_OBJECT = frozenset({"function", "action"})
 _TAGS = re.compile(r"<action>(.*)</action>", re.DOTALL)
 _CALL_TAG = re.compile(r"\s*<tool_call>(.*?)(?:</tool_call>\s*|\Z)", re.DOTALL)
 """A call in its block, of which the end may be cut off."""
-_THOUGHT = "<think>", "</think>"
-"""What a model writes around a thought before its call."""
+_THOUGHT = "<think>", "</think>"  # around a thought before a call
 _FENCE = re.compile(r"```(?:json)?\s*\n\s*([{\[].*)\n\s*```", re.DOTALL)
 _OTHER_KEYS = frozenset({"when", "type", "thought", "reasoning"})
 """Keys beside a tool's name that are no arguments."""
-_INPUTS = ("input", "params")
-"""Keys of arguments that objects which are no calls have as well."""
-_NAME = r"[A-Za-z_][\w./-]*"
-"""A tool's name, as MCP allows it."""
+_INPUTS = ("input", "params")  # objects that are no calls have them as well
+NAME = r"[A-Za-z_][\w./-]*"  # as MCP allows it
 _TOOL_KEY = re.compile(r"[\"']?(?:tool|which)[\"']?\s*:\s*(?:[\"']([\w./-]*))?")
 _NAME_KEY = re.compile(
     r"[\"']name[\"']\s*:\s*[\"']([\w./-]*).*[\"'](?:arguments|args|parameters|input|params)[\"']\s*:",
     re.DOTALL,
 )
-_NAMED = re.compile(rf"({_NAME})\(")
-_SPACED = re.compile(rf"({_NAME})\s+(\{{.*)", re.DOTALL)
-_CALL_LINE = re.compile(rf"{_NAME}(\s+\{{.*|\(.*\))|\{{.*\}}")
+_NAMED = re.compile(rf"({NAME})\(")
+_SPACED = re.compile(rf"({NAME})\s+(\{{.*)", re.DOTALL)
+_CALL_LINE = re.compile(rf"{NAME}(\s+\{{.*|\(.*\))|\{{.*\}}")
 _OBJECT_LIST = re.compile(r"\[\s*\{")
 _ARGUMENT = re.compile(r"\s*([^\W\d]\w*)\s*=\s*")
 _SINGLE = re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL)
 _BARE = re.compile(r"[^,()=\"'{}\[\]]+")
 _NEXT = re.compile(r"\s*(,|\Z)")
-_PYTHON = {"True": True, "False": False, "None": None}
-"""Values that JSON writes otherwise."""
+_PYTHON = {"True": True, "False": False, "None": None}  # JSON writes them otherwise
 
 
 RESULT = "result "
@@ -258,8 +254,12 @@ def expected_calls(task: Task) -> tuple[tuple[Call, ...], ...] | None:
     place = f"task {task.id!r}: options['calls']"
     if not isinstance(rows, list | tuple):
         raise ValueError(f"{place} must be a list, got {type(rows).__name__}")
+    try:
+        rows = json.loads(json.dumps(rows))  # tuples become lists
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{place} must be JSON ({error})") from None
     out: list[tuple[Call, ...]] = []
-    for i, row in enumerate(json.loads(json.dumps(rows))):  # tuples become lists
+    for i, row in enumerate(rows):
         several = row if isinstance(row, list | tuple) else [row] * (row is not None)
         calls = [_call(x) for x in several]
         if any(c is None or not c.valid_json for c in calls):

@@ -103,6 +103,15 @@ def test_a_policy_that_is_expected_to_be_better_may_win_as_many(
     assert ("note" in numbers) == (kept == "start")
 
 
+def test_games_that_both_win_tell_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        dev_choice, "paired_dev_games", lambda *_: (games(19), games(19))
+    )
+    note = compared(tmp_path, monkeypatch)["note"]
+    assert note.startswith("whether ")
+    assert "helped cannot be told by games that both win" in note
+
+
 @pytest.mark.parametrize(
     ("earned", "kept"),
     [

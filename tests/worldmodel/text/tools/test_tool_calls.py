@@ -245,6 +245,15 @@ def test_expected_arguments_of_python_are_compared_as_json():
     assert argument_score(made.arguments, gold.arguments) == 1.0
 
 
+def test_expected_calls_that_are_no_json_name_the_task():
+    calls = [{"tool": "f", "arguments": {"x": {1, 2}}}]
+    task = Task(id="mine", instruction="", options={"calls": calls})
+    with pytest.raises(
+        ValueError, match=r"task 'mine': options\['calls'\] must be JSON"
+    ):
+        expected_calls(task)
+
+
 def test_the_expected_calls_of_a_task():
     row = {"tool": "weather", "arguments": {"city": "Paris", "days": 2}}
     options = {"calls": [row, None, [row, row]]}
