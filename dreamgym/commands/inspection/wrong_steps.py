@@ -90,7 +90,9 @@ def show_wrong_steps(run: Run, console: Console, count: int) -> None:
         word = printable(row.word)
         console.print(f"  {row.right:>5} of {row.count:<5} {word}", markup=False)
     wrong = [i for i, good in enumerate(right) if not good][:count]
-    readable = run_readable_states(run) if wrong else str
+    if not wrong:
+        return
+    readable = run_readable_states(run)
     for i in wrong:
         query, t = cases[i].query, cases[i].transition
         record = Episode(
