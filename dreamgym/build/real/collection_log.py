@@ -28,7 +28,10 @@ class CollectionLog:
         self._path = Path(path)
         self.played = list(_read(self._path))
         """The episodes of earlier attempts, in order."""
-        if self._path.is_file():  # without the line that a kill left unfinished
+        exists = self._path.is_file()
+        # Nobody appends before all have read: they would see different files.
+        processes.wait_for_all(f"{self._path.name} of the collection is read")
+        if exists:  # without the line that a kill left unfinished
             with atomic_write(self._path) as file:
                 file.writelines(map(_line, self.played))
 
