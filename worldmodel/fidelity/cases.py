@@ -115,9 +115,9 @@ def sample_cases(
     ):
         keys = sorted(strata[name], key=lambda key: content_seed("case", *key))
         weights |= dict.fromkeys(keys[:number], len(keys) / max(number, 1))
-    known = _known_from([*recorded, *episodes])
+    evidence = _known_from([*recorded, *episodes])
     return [
-        _case(*population[key], weights[key], known, replay)
+        _case(*population[key], weights[key], evidence, replay)
         for key in population
         if key in weights
     ]
@@ -125,9 +125,9 @@ def sample_cases(
 
 def reveals(episodes: Sequence[Episode]) -> list[Case]:
     """Return every distinct case of the kind `reveal`, judged by these episodes."""
-    known = _known_from(episodes)
+    evidence = _known_from(episodes)
     cases = (
-        _case(e, step, 1.0, known, None)
+        _case(e, step, 1.0, evidence, None)
         for e, step in distinct_cases(episodes).values()
     )
     return [case for case in cases if case.kind == "reveal"]

@@ -105,5 +105,5 @@ def show_wrong_steps(run: Run, console: Console, count: int) -> None:
         step = ComparedStep(t, query.state, answers[i], tuple(recall(query)))
         number = len(query.past) + 1
         console.print()
-        view = episode_view(record, [step], readable, first=number)
-        print_episode(view, console, legend=i == wrong[-1])
+        both_sides = episode_view(record, [step], readable, first=number)
+        print_episode(both_sides, console, legend=i == wrong[-1])
