@@ -92,10 +92,10 @@ def tiny() -> RunConfig:
 
 
 def default() -> RunConfig:
-    """8,100 real steps up to expert iteration; half an hour where two cores are busy.
+    """8,400 real steps up to expert iteration; half an hour where two cores are busy.
 
-    Seeds 0 to 2, 320 games: warmstart 65 to 78 %, expert iteration 80 to 89 %, planner
-    88 to 93 % with 11,100 real steps, real play with 15,300 real steps 78 to 87 %
+    Seeds 0 to 2, 320 games: warmstart 62 to 72 %, expert iteration 69 to 91 %, planner
+    83 to 96 % with 11,500 real steps, real play with 15,600 real steps 68 to 86 %
     (docs/RESULTS.md).
     """
     return RunConfig(
