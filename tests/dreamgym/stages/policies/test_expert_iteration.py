@@ -320,7 +320,7 @@ def test_a_policy_that_clearly_loses_real_dev_games_is_not_kept(
     numbers = expert_iteration.body(run)
     assert numbers["kept"] == "warmstart"
     assert numbers["dev_success_after"] < numbers["dev_success_before"]
-    assert "expert iteration did not help, so it is warmstart" in numbers["note"]
+    assert "imitating dreamed wins did not help, so it is warmstart" in numbers["note"]
 
 
 @pytest.mark.parametrize("trusted", [False, True])
