@@ -76,13 +76,12 @@ def collect(
         truncated there. None sets no bound.
       show: is called with the number of episodes played.
       failures: to count the episodes that the environment broke, by type of error.
-      valid_actions: whether the valid actions of each state are recorded, where the
-        environment lists them.
+      valid_actions: whether the listed valid actions of each state are recorded.
       listed: to count how many of the expert's accepted actions stand in the
         environment's list; without an expert, of those that were not taken from it.
       earlier: what an interrupted collection of the same arguments has played, which is
         not played again: the result is the same as without the interruption.
-      record: is called with each episode once it is played.
+      record: is called with each played episode.
     """
     rng = np.random.default_rng(seed)
     failures = Counter() if failures is None else failures
@@ -91,9 +90,9 @@ def collect(
     broken_in_a_row = 0
     for played in earlier:
         collected.add(played)
-        failures.update([played.failure] if played.failure else [])
+        failures.update(filter(None, [played.failure]))
         rng.bit_generator.state = played.generator
-        broken_in_a_row = broken_in_a_row + 1 if played.episode is None else 0
+        broken_in_a_row = 0 if played.episode else broken_in_a_row + 1
     for number in itertools.islice(itertools.count(), len(earlier), episodes):
         left = max_steps if steps_left is None else min(steps_left(), max_steps)
         if left < 1 or (episodes is None and broken_in_a_row >= MAX_BROKEN_IN_A_ROW):
