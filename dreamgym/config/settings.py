@@ -210,6 +210,11 @@ class RunConfig:
             )
             if fits_shares and (problem := source.progress_problem()):
                 raise ValueError(f"{name}.reward.{problem}")
+        if self.train.curriculum.generator == "train" and not self.env.id:
+            raise ValueError(
+                "train.curriculum.generator = train takes tasks of an environment: "
+                "give --env"
+            )
         self._check_new_server()
         matches = self._classifier_matches()
         if len(set(matches.values())) > 1:

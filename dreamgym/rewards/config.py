@@ -16,7 +16,23 @@ SOURCES = ("rule", "reward_model", "judge")
 POTENTIALS = ("plan", "goal")
 """What the potential of a state is computed from."""
 PLACES = ("next_state", "action")
-"""Where the pattern of a milestone is searched."""
+"""Where the pattern of a milestone, or of a limit, is searched."""
+
+
+def check_pattern(what: str, pattern: str, search_in: str) -> None:
+    """Check the pattern of a named part of the settings, and where it is searched.
+
+    Raises:
+      ValueError: it is no regular expression, or there is no such place.
+    """
+    if search_in not in PLACES:
+        raise ValueError(f"search_in must be one of {PLACES}, got {search_in!r}")
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(
+            f"pattern of {what} must be a regular expression, got {pattern!r} ({error})"
+        ) from None
 
 
 def _finite(part: object, *names: str) -> None:
@@ -46,17 +62,7 @@ class MilestoneConfig:
     def __post_init__(self):
         if not self.name:
             raise ValueError("name of a milestone must not be empty")
-        if self.search_in not in PLACES:
-            raise ValueError(
-                f"search_in must be one of {PLACES}, got {self.search_in!r}"
-            )
-        try:
-            re.compile(self.pattern)
-        except re.error as error:
-            raise ValueError(
-                f"pattern of milestone {self.name!r} must be a regular expression, "
-                f"got {self.pattern!r} ({error})"
-            ) from None
+        check_pattern(f"milestone {self.name!r}", self.pattern, self.search_in)
         _finite(self, "weight")
 
 

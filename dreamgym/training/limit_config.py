@@ -2,9 +2,8 @@
 
 import dataclasses
 import math
-import re
 
-from dreamgym.rewards.config import PLACES
+from dreamgym.rewards.config import check_pattern
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,17 +38,7 @@ class LimitConfig:
     def __post_init__(self):
         if not self.name:
             raise ValueError("name of a limit must not be empty")
-        if self.search_in not in PLACES:
-            raise ValueError(
-                f"search_in must be one of {PLACES}, got {self.search_in!r}"
-            )
-        try:
-            re.compile(self.pattern)
-        except re.error as error:
-            raise ValueError(
-                f"pattern of limit {self.name!r} must be a regular expression, got "
-                f"{self.pattern!r} ({error})"
-            ) from None
+        check_pattern(f"limit {self.name!r}", self.pattern, self.search_in)
         numbers = (self.limit, self.initial_weight, self.learning_rate)
         if not all(x >= 0 and math.isfinite(x) for x in numbers):
             raise ValueError(

@@ -78,8 +78,8 @@ def test_each_task_is_dreamed_as_often_as_set(tmp_path, monkeypatch, capsys):
     assert source == "dreamed"
     assert sorted(e.task.id for e in won) == sorted(t.id for t in tasks[1:])
     assert (
-        "dreamed: 5 of 8 dreamed episodes were won, in 3 of 4 tasks; 1 broke"
-        in capsys.readouterr().err
+        "dreamed: 5 of 8 dreamed episodes were won, in 3 of 4 tasks; 1 broke "
+        "(malformed: 1)" in capsys.readouterr().err
     )
 
 

@@ -298,7 +298,7 @@ def test_the_interval_of_the_worst_games_covers_their_mean():
         row = worst_of_games(games, 0.2, seed=i)
         assert row["low"] <= row["mean"] <= row["high"]
         covered += row["low"] <= 1 + math.log(5) <= row["high"]
-    assert covered >= 48
+    assert covered >= 52
 
 
 def test_a_lost_family_without_a_name_is_named():

@@ -22,6 +22,19 @@ def test_turns_come_back_in_their_order():
     assert use.tolist() == [True, False, True, True, True]
 
 
+def test_under_credit_by_episode_a_whole_group_carries_a_signal_or_none():
+    """Rewards 1, 0 and 0.5: only the third, which is at the mean, has a second turn."""
+    rewards, states = [1.0, 0.0, 0.0, 0.5], np.zeros(4, int)
+    by_episode = UpdateConfig(discount=1.0, credit="episode")
+    adv, use = grid([1, 1, 2]).group_advantages(rewards, states, by_episode, 3)
+    np.testing.assert_allclose(adv, [0.5, -0.5, 0.0, 0.0])
+    assert use.all()
+    _, use = grid([1, 1, 2]).group_advantages(
+        [0.5] * 2 + [0.0, 0.5], states, by_episode, 3
+    )
+    assert not use.any()
+
+
 def test_turns_are_compared_in_the_state_they_begin_in():
     # One group: both episodes pass state 7, and the second one only there does better.
     config = UpdateConfig(discount=1.0, credit="state")

@@ -70,6 +70,30 @@ def test_of_policies_that_win_as_much_the_one_that_earned_most_is_the_best():
     assert "planner" in outcome_sentences(evidence(**rows))[0]
 
 
+def test_a_run_that_wins_all_test_games_is_not_disappointing():
+    stages = STAGES | {"bc": {"imitated_episodes": 3}}
+    paired = gain(-0.1, 0.0, 0.1)
+    likely = [
+        any(
+            "Likely cause" in x
+            for x in verdict(evidence(stages=stages, paired=paired, bc=x))
+        )
+        for x in (0.9, 1.0)
+    ]
+    assert likely == [True, False]
+
+
+def test_an_end_of_which_there_are_few_is_no_cause():
+    stages = STAGES | {"expert_iteration": {"note": "it did not help"}}
+
+    def cause(count):
+        few = SOUND | {"done": {"recall": {"mean": 0.1, "count": count}}}
+        return training_sentences(evidence(bc=0.6, stages=stages, fidelity=few))[0]
+
+    assert "ends" not in cause(7)
+    assert "The dream finds 10 % of 8 ends" in cause(8)
+
+
 def test_what_only_a_dream_explains_is_not_said_of_real_play():
     stages = STAGES | {"dream_check": {"real": {}}}
     paired = gain(-0.1, 0.0, 0.1)

@@ -133,6 +133,16 @@ def test_a_list_that_loses_all_games_at_less_cost_is_not_kept(tmp_path, monkeypa
     assert shield == "auto"
 
 
+def test_a_list_is_not_kept_where_no_game_with_it_was_scored(tmp_path, monkeypatch):
+    unscored = [
+        g._replace(error="down", episode=dataclasses.replace(g.episode, success=None))
+        for g in games(10, 0)
+    ]
+    run, _ = decide(tmp_path, monkeypatch, invalid=10, listed=0.7)
+    monkeypatch.setattr(stage, "paired_dev_games", lambda *_: (games(10, 5), unscored))
+    assert stage._success_with_shield(run) is None
+
+
 @pytest.mark.parametrize("renamed", [1, 2])
 def test_an_interrupted_decision_is_taken_again_without_a_further_game(
     tmp_path, monkeypatch, renamed
