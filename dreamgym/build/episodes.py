@@ -1,10 +1,12 @@
 """Episodes of a run: reading them, splitting them, and choosing demonstrations."""
 
 import dataclasses
+import functools
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -163,12 +165,27 @@ def recorded_episodes(path: Path) -> list[Episode]:
 
 def read(run: Run) -> tuple[list[Episode], list[Episode]]:
     """Return (train, dev) episodes of the run, with its reasoning traces if any."""
-    both = (read_episodes(run.path(n)) for n in ("episodes.jsonl", "dev.jsonl"))
     reasoned = run.config.experience.reasoning
-    train, dev = (
-        [reasoning.set_rule_traces(e, enabled=reasoned) for e in es] for es in both
-    )
+    paths = run.path("episodes.jsonl"), run.path("dev.jsonl")
+    train, dev = (list(_read(p, _version(p), reasoned)) for p in paths)
     return train, dev
+
+
+def _version(path: Path) -> tuple[int, int, int] | None:
+    """Return what differs between versions of a file; None if there is no file."""
+    if not path.is_file():
+        return None
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+# A stage reads the same episodes up to a dozen times, and their traces take a second.
+@functools.lru_cache(maxsize=2)
+def _read(path: Path, version: Any, reasoned: bool) -> tuple[Episode, ...]:
+    """Return the episodes of a version of a file, with reasoning traces or without."""
+    del version  # it is only there to be compared
+    episodes = read_episodes(path)
+    return tuple(reasoning.set_rule_traces(e, enabled=reasoned) for e in episodes)
 
 
 def nested_subset(

@@ -327,7 +327,7 @@ class Streams:
     def sample(
         self,
         grammar: Grammar,
-        keys: Array,
+        keys: Array | np.ndarray,
         *,
         max_tokens: int,
         limit: np.ndarray | None = None,
@@ -340,7 +340,7 @@ class Streams:
         """Sample the active streams until the grammar ends, or `max_tokens` tokens.
 
         Args:
-          keys: one PRNG key a stream.
+          keys: one PRNG key a stream, or its data.
           limit: the token limit of each stream, int [B], where it is below
             `max_tokens`.
           enough: sampling pauses as soon as this many streams run, or fewer.

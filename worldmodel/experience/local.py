@@ -46,6 +46,7 @@ from worldmodel.text.references import AnyTokenizer
 from worldmodel.text.state_format import StateFormat, format_error
 from worldmodel.text.tokenizer import TextTokenizer
 
+_keys_of_seeds = jax.jit(jax.vmap(jax.random.key))
 MISSING = (prompts.NO_LINE, edits.NO_WORDS)
 """How errors begin of replies that refer to what the state does not have."""
 
@@ -323,7 +324,7 @@ class LocalExperienceModel(CachingExperienceModel):
         # More keys than rows, so that few shapes are compiled.
         padded = np.zeros(bucket(len(fits), SAMPLE_BUCKET), np.uint32)
         padded[: len(fits)] = seeds
-        keys = jax.vmap(jax.random.key)(padded)
+        keys = _keys_of_seeds(padded)
         lines = [len(tok.writing.model_input(queries[i].state)) for i in fits]
         banned = np.stack([tok.unused_line_mask(n) for n in lines])
         for name in ("same", "swap", "with"):
