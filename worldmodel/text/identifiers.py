@@ -5,6 +5,7 @@ thing of one task. Such a word cannot be learnt by heart; whoever writes it must
 read it in the context.
 """
 
+import functools
 import json
 import re
 from collections import Counter
@@ -31,6 +32,8 @@ COMMON_SHARE = 0.3
 """A word in at least this share of a family's tasks belongs to its vocabulary."""
 COMMON_TASKS = 10
 """Tasks of a family below which nothing is known of its vocabulary."""
+LONGEST_CACHED = 256
+"""Letters of the texts whose words are remembered, at most."""
 REFERENCE_FILE = "references.json"
 """The file of a model directory that holds its rule of references."""
 
@@ -115,12 +118,19 @@ def words(text: str) -> list[str]:
 
     `7:00`, `3.5` and the `12,50` of a price are one word each.
     """
-    return _WORD.findall(text)
+    return [match[0] for match in matches(text)]
 
 
-def matches(text: str) -> Iterator[re.Match[str]]:
-    """Yield the matches of the words of a text, in order."""
-    return _WORD.finditer(text)
+def matches(text: str) -> Iterable[re.Match[str]]:
+    """Return the matches of the words of a text, in order."""
+    if len(text) > LONGEST_CACHED:
+        return _WORD.finditer(text)
+    return _cached_matches(text)
+
+
+@functools.lru_cache(maxsize=1 << 13)  # lines of states and actions recur all the time
+def _cached_matches(text: str) -> tuple[re.Match[str], ...]:
+    return tuple(_WORD.finditer(text))
 
 
 def replace_words(text: str, new_word: Callable[[str], str]) -> str:

@@ -12,6 +12,7 @@ be known by its names either.
 """
 
 import dataclasses
+import functools
 import itertools
 import json
 from collections import Counter
@@ -297,31 +298,34 @@ def _exchanged(episode: Episode, groups: Groups, draw: int) -> Episode:
     renames: dict[str, str] = {}
     for group in groups:
         renames |= dict(zip(group, rng.permutation(group).tolist(), strict=True))
-    if not renames:
-        return episode
+    return rename_in_episode(episode, renames) if renames else episode
+
+
+def rename_in_episode(episode: Episode, renames: Mapping[str, str]) -> Episode:
+    """Return the episode with other words, in all of its texts."""
+
+    @functools.cache  # most lines stand in several states of the episode
+    def renamed(text: str) -> str:
+        return identifiers.replace_words(text, lambda word: renames.get(word, word))
+
+    def renamed_lines(lines: State) -> State:
+        return tuple(map(renamed, lines))
+
     task = dataclasses.replace(
         episode.task,
-        instruction=_renamed(episode.task.instruction, renames),
-        initial_state=_renamed_lines(episode.task.initial_state, renames),
+        instruction=renamed(episode.task.instruction),
+        initial_state=renamed_lines(episode.task.initial_state),
     )
     transitions = tuple(
         dataclasses.replace(
             t,
-            state=_renamed_lines(t.state, renames),
-            action=_renamed(t.action, renames),
-            next_state=_renamed_lines(t.next_state, renames),
-            thought=None if t.thought is None else _renamed(t.thought, renames),
-            reasoning=None if t.reasoning is None else _renamed(t.reasoning, renames),
-            valid_actions=_renamed_lines(t.valid_actions, renames),
+            state=renamed_lines(t.state),
+            action=renamed(t.action),
+            next_state=renamed_lines(t.next_state),
+            thought=None if t.thought is None else renamed(t.thought),
+            reasoning=None if t.reasoning is None else renamed(t.reasoning),
+            valid_actions=renamed_lines(t.valid_actions),
         )
         for t in episode.transitions
     )
     return dataclasses.replace(episode, task=task, transitions=transitions)
-
-
-def _renamed(text: str, renames: Mapping[str, str]) -> str:
-    return identifiers.replace_words(text, lambda word: renames.get(word, word))
-
-
-def _renamed_lines(lines: State, renames: Mapping[str, str]) -> State:
-    return tuple(_renamed(line, renames) for line in lines)

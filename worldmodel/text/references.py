@@ -35,6 +35,7 @@ many steps: a model reads from left to right, and at a word it has passed the be
 of the line. A marker at the beginning is what it can look for.
 """
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -106,8 +107,9 @@ class ReferenceTokenizer:
             w: tokens[i] for w, i in references.items() if w not in self._ranks
         }
         self._words = {i: word for word, i in self._ids.items()}
+        self._written_apart = {*self._ids, *self._markers, *self._ranks}
 
-    @property
+    @functools.cached_property
     def context_view(self) -> "ReferenceTokenizer":
         """The tokenizer of contexts, where numbers stand behind their ranks."""
         return ReferenceTokenizer(self.base, *self._arguments, in_context=True)
@@ -134,9 +136,11 @@ class ReferenceTokenizer:
         """Return the ids of a text, with its references and markers."""
         text, out, at = f" {text}", [], 0
         for match in identifiers.matches(text):
+            word = match[0]
+            if word not in self._written_apart:
+                continue
             joined = text[match.start() - 1] != " "
             start = match.start() - 1 + joined
-            word = match[0]
             if self._quoted_numbers and is_number(word):
                 if not _in_quotes(text[: match.start()]):
                     continue  # a value of type number is spelled

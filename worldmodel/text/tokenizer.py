@@ -271,6 +271,7 @@ class TextTokenizer:
             )
             self.join = vocabulary[control_text(JOIN)]
             self.references = [vocabulary[control_text(r)] for r in REFERENCES]
+        self._no_text = frozenset([*self._names, self.join, *self.references])
         self.vocab_size: int = _vocab_size(vocabulary)
 
     @classmethod
@@ -393,8 +394,7 @@ class TextTokenizer:
 
     def decode_piece(self, ids: Iterable[int]) -> str:
         """Return the text of ids with the space before it."""
-        left_out = {*self._names, self.join, *self.references}
-        text_ids = [int(i) for i in ids if int(i) not in left_out]
+        text_ids = [int(i) for i in ids if int(i) not in self._no_text]
         return self._core.decode(text_ids, skip_special_tokens=False)
 
     def piece(self, token: int) -> str:

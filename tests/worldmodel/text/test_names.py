@@ -229,21 +229,7 @@ OTHERS = ("alcove", "bakery", "chapel", "dairy", "foyer", "gallery")
 
 def _renamed_all(episode):
     renames = dict(zip(ROOMS, OTHERS, strict=True))
-    swap = names._renamed_lines
-    return dataclasses.replace(
-        episode,
-        task=dataclasses.replace(
-            episode.task, initial_state=swap(episode.task.initial_state, renames)
-        ),
-        transitions=tuple(
-            dataclasses.replace(
-                t,
-                state=swap(t.state, renames),
-                next_state=swap(t.next_state, renames),
-            )
-            for t in episode.transitions
-        ),
-    )
+    return names.rename_in_episode(episode, renames)
 
 
 def opening(box, content, number):
