@@ -56,10 +56,12 @@ def measure(run: Run, experience: ExperienceModel, name: str) -> dict[str, Any]:
         add_training_ends(scorecard, experience, train)
     history = run.config.experience.history
     scorecard["hidden_state"] = hidden_state(train, history=history).json()
-    scale = fidelity.fit_calibration(experience, dev, limit=limit)
+    scale = fidelity.fit_calibration(experience, dev, limit=limit, recorded=train)
     scorecard["calibration"] = scale.json()
     gate = run.config.uncertainty.false_abort_rate
-    threshold = fidelity.confidence_threshold(experience, dev, limit=limit, gate=gate)
+    threshold = fidelity.confidence_threshold(
+        experience, dev, limit=limit, gate=gate, recorded=train
+    )
     # The gate reads calibrated chances: so its threshold is one. 0 believes all.
     scorecard["threshold"] = scale.confidence(threshold) if threshold else 0.0
     return scorecard

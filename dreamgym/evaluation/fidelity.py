@@ -17,6 +17,9 @@ from worldmodel.fidelity.cases import ReplayResult
 
 MAX_FAILED = 24
 """Replays that may all fail before the environment is down."""
+MAX_UNREACHED = 12
+"""Queries that replays may all fail to reach before no further one is tried: each costs
+real steps, and a task without a seed of its own begins otherwise each time."""
 
 
 def by_family(
@@ -95,20 +98,24 @@ class Replays:
         self._steps_left = steps_left
         self.stochastic = not base.is_deterministic(env)
         self._results: dict[tuple, ReplayResult | None] = {}
+        self._unreached, self._reached = 0, False
 
     def __call__(self, query: Query) -> ReplayResult | None:
         """Replay the past of a query; return the outcome of its action.
 
         None if the environment arrives at another state (its transitions are random) or
-        does not know the task, and if fewer steps are left than this takes. Where
-        transitions are random, the past is played with the task's own seed, and the
-        action with another one. Each query is replayed once and cached, because the
-        scorecard of a family repeats queries of the whole one.
+        does not know the task, if fewer steps are left than this takes, and after
+        MAX_UNREACHED queries of which none was reached. Where transitions are random,
+        the past is played with the task's own seed, and the action with another one.
+        Each query is replayed once and cached, because the scorecard of a family
+        repeats queries of the whole one.
         """
         key = (query.task.id, *query[1:4])
         if key not in self._results:
             left = self._steps_left()
             if left is not None and left <= len(query.past):
+                return None
+            if self._unreached >= MAX_UNREACHED and not self._reached:
                 return None
             self._results[key] = self._play(query)
         return self._results[key]
@@ -127,6 +134,8 @@ class Replays:
                     f"were played again: {result.reason}"
                 )
             return None
+        self._unreached += result is None
+        self._reached |= result is not None
         return result
 
     def _replay(self, query: Query) -> ReplayResult | None:

@@ -15,6 +15,7 @@ from dreamgym.agent.rollout import Trajectory
 from dreamgym.agent.shield import valid_shield
 from dreamgym.build import chat as run_chat
 from dreamgym.build.costs import dream_cost
+from dreamgym.build.episodes import read
 from dreamgym.build.experience import REMEDY, load_experience, read_scorecard
 from dreamgym.build.models import load_policy
 from dreamgym.build.real.dev_play import (
@@ -159,7 +160,9 @@ def _on_policy(
     if not episodes:
         return {}
     limit = max(run.config.fidelity.transitions // 2, 1)
-    scorecard = fidelity.score(experience, episodes, limit=limit, open_loop_steps=0)
+    scorecard = fidelity.score(
+        experience, episodes, limit=limit, open_loop_steps=0, recorded=read(run)[0]
+    )
     rates = {
         "predictable": scorecard["exact"].get("predictable"),
         "changed": scorecard["exact"].get("changed"),

@@ -92,7 +92,8 @@ def sample_cases(
     With `replay`, for an environment with random transitions, each case is played a
     second time; where that leads to another state, the case is of the kind `reveal`.
     What is a reveal is judged by `recorded` episodes as well, such as those that were
-    fitted to: by their words, and by what they answer alike.
+    fitted to: by their words, by what they answer alike, and, where transitions are
+    random, by what they answer differently.
     """
     population = distinct_cases(episodes)
     steps = [step for _, step in population.values()]
@@ -115,7 +116,7 @@ def sample_cases(
     ):
         keys = sorted(strata[name], key=lambda key: content_seed("case", *key))
         weights |= dict.fromkeys(keys[:number], len(keys) / max(number, 1))
-    evidence = _known_from([*recorded, *episodes])
+    evidence = _known_from([*recorded, *episodes], stochastic=replay is not None)
     return [
         _case(*population[key], weights[key], evidence, replay)
         for key in population
@@ -134,13 +135,17 @@ def reveals(episodes: Sequence[Episode]) -> list[Case]:
 
 
 def reveal_steps(
-    episodes: Sequence[Episode], recorded: Sequence[Episode]
+    episodes: Sequence[Episode],
+    recorded: Sequence[Episode],
+    *,
+    stochastic: bool = False,
 ) -> list[frozenset[int]]:
     """Return the numbers of the steps of each episode, from 0, that are reveals.
 
     `recorded` are all episodes that say what can be known, as in sample_cases.
+    `stochastic` says that the transitions of the environment are random.
     """
-    evidence = _known_from([*recorded, *episodes])
+    evidence = _known_from([*recorded, *episodes], stochastic=stochastic)
     return [
         frozenset(
             step
@@ -199,16 +204,38 @@ def _outcomes(episodes: Sequence[Episode]) -> Outcomes:
     return out
 
 
+def _random_families(episodes: Sequence[Episode]) -> frozenset[str]:
+    """Return the families in which the same actions in a task led to two next states.
+
+    Only lots explain that: all that the environment remembers was the same.
+    """
+    next_states: dict[tuple, State] = {}
+    families = set[str]()
+    for e in episodes:
+        history: tuple = (e.task.id,)
+        for t in e.transitions:
+            history = (hash(history), t.state, t.action)
+            if next_states.setdefault(history, t.next_state) != t.next_state:
+                families.add(e.task.family)
+    return frozenset(families)
+
+
 class _Known(NamedTuple):
-    """What all episodes together say of a transition: see _outcomes, common_words."""
+    """What all episodes together say of a transition: see _outcomes, common_words.
+
+    `random` are the families whose transitions are random.
+    """
 
     outcomes: Outcomes
     vocabulary: Mapping[str, str]
+    random: frozenset[str]
 
 
-def _known_from(episodes: Sequence[Episode]) -> _Known:
+def _known_from(episodes: Sequence[Episode], *, stochastic: bool = False) -> _Known:
     """Return what these episodes say of a transition."""
-    return _Known(_outcomes(episodes), common_words(episodes))
+    families = frozenset(e.task.family for e in episodes)
+    random = families if stochastic else _random_families(episodes)
+    return _Known(_outcomes(episodes), common_words(episodes), random)
 
 
 def _case(
@@ -219,8 +246,10 @@ def _case(
     earlier = tuple(line for x in e.transitions[:step] for line in x.state)
     history = (*earlier, known.vocabulary.get(e.task.family, ""))
     kind = kind_of(t, e.task.instruction, history)
-    if kind == "reveal" and t.reveals is None:
-        next_states = known.outcomes[e.task.instruction, t.state, t.action]
+    next_states = known.outcomes[e.task.instruction, t.state, t.action]
+    if len(next_states) > 1 and e.task.family in known.random:
+        kind = "reveal"
+    elif kind == "reveal" and t.reveals is None:
         if len(next_states) == 1 and len(next_states[t.next_state]) > 1:
             # Other tasks have the same answer to the same query: it is predictable.
             kind = kind_of(dataclasses.replace(t, reveals=False), e.task.instruction)

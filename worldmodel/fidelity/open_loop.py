@@ -42,6 +42,7 @@ def open_loop(
     episodes: Sequence[Episode],
     *,
     recorded: Sequence[Episode] | None = None,
+    stochastic: bool = False,
     batch: int = 64,
 ) -> dict[str, Any]:
     """Return agreement of states and outcomes over whole episodes.
@@ -62,8 +63,10 @@ def open_loop(
 
     Args:
       recorded: all episodes that say what can be known; None: these ones.
+      stochastic: whether the transitions of the environment are random.
     """
-    revealing = reveal_steps(episodes, episodes if recorded is None else recorded)
+    recorded = episodes if recorded is None else recorded
+    revealing = reveal_steps(episodes, recorded, stochastic=stochastic)
     exact = [Rate() for _ in range(STEPS)]
     predictable = [Rate() for _ in range(STEPS)]
     cells = Counter[str]()

@@ -24,7 +24,6 @@ from worldmodel.experience.base import (
     query_after,
     same_reward,
 )
-from worldmodel.experience.calibration import Calibration, calibration
 from worldmodel.fidelity import cases, metrics
 from worldmodel.fidelity.calibration_error import probability_calibration
 from worldmodel.fidelity.cases import KINDS, Case
@@ -99,9 +98,8 @@ def score(
         actions: one, and as many more as fit into `open_loop_steps` (None:
         all; 0: none).
 
-    With `full`, also the signals and probabilities of a HasConfidenceSignals backend.
-    `stochastic` says that the environment's transitions are random: `replay` then finds
-    those that cannot be predicted. `recorded` episodes were fitted to.
+    With `full`, also the signals of a HasConfidenceSignals backend. In a `stochastic`
+    environment `replay` finds what cannot be predicted. `recorded` was fitted to.
     """
     lots = replay if stochastic else None
     sampled = cases.sample_cases(episodes, limit, replay=lots, recorded=recorded)
@@ -131,55 +129,11 @@ def score(
     }
     if open_loop_steps != 0:
         whole = episodes_within(episodes, open_loop_steps)
-        judged_by = [*recorded, *episodes]
-        scorecard["open_loop"] = open_loop(model, whole, recorded=judged_by)
+        judged_by = {"recorded": [*recorded, *episodes], "stochastic": stochastic}
+        scorecard["open_loop"] = open_loop(model, whole, **judged_by)
     if full and isinstance(model, HasConfidenceSignals):
         scorecard |= _signals(model, sampled, answers)
     return scorecard
-
-
-def fit_calibration(
-    model: ExperienceModel, episodes: Sequence[Episode], *, limit: int
-) -> Calibration:
-    """Return the calibration of the model's probabilities on held-out transitions.
-
-    It is fitted to at most `limit` of them. Reveals are left out, because no answer to
-    them can be expected to be correct.
-    """
-    predictable = [c for c in cases.sample_cases(episodes, limit) if c.kind != "reveal"]
-    answers = model.predict([c.query for c in predictable]) if predictable else []
-    real = [c.transition for c in predictable]
-    return calibration(answers, real, [c.weight for c in predictable])
-
-
-def confidence_threshold(
-    model: ExperienceModel, episodes: Sequence[Episode], *, limit: int, gate: float
-) -> float:
-    """Return the confidence below which a share `gate` of the acceptable answers lies.
-
-    Acceptable are correct answers and all well-formed answers to reveals, because those
-    cannot be predicted and exploration needs them. Returns 0 where gate is 0 or no
-    answer is acceptable. An unknown confidence (NaN) counts as 0, as in the dream.
-
-    Raises:
-      ValueError: none of their confidences is known.
-    """
-    sampled = cases.sample_cases(episodes, limit) if gate else []
-    answers = model.predict([c.query for c in sampled]) if sampled else []
-    acceptable = [
-        (a.confidence, c.weight)
-        for c, a in _pairs(sampled, answers)
-        if (c.kind == "reveal" and a.error is None) or is_correct(a, c.transition)
-    ]
-    confidences, weights = np.array(acceptable, float).reshape(-1, 2).T
-    if acceptable and np.isnan(confidences).all():
-        raise ValueError(
-            f"a gate of {gate:g} needs confidences, and none of the {len(acceptable)} "
-            "acceptable answers has one: set the gate to 0"
-        )
-    if not acceptable:
-        return 0.0
-    return metrics.weighted_quantile(np.nan_to_num(confidences), weights, gate)
 
 
 def _pairs(sampled: Sequence[Case], answers: Sequence[Prediction]):

@@ -239,5 +239,7 @@ def _exact_on_policy(run: Run, folder: str, model_folder: str) -> float | None:
         return None
     experience = load_experience(run, folder=model_folder)
     limit = max(run.config.fidelity.transitions // 2, 1)
-    scorecard = fidelity.score(experience, new, limit=limit, open_loop_steps=0)
+    scorecard = fidelity.score(
+        experience, new, limit=limit, open_loop_steps=0, recorded=read(run)[0]
+    )
     return scorecard["exact"]["predictable"]["mean"]

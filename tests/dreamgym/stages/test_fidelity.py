@@ -211,6 +211,23 @@ def test_tasks_that_are_seeds_are_played_again_by_their_seed():
     assert [replays(q).rewarded for q in queries] == [True] * 4
 
 
+def test_replays_end_where_none_reaches_its_state():
+    """A task without a seed of its own begins otherwise each time."""
+    task = base.tasks_of(doubles.Bare(), "bare", "dev", 1)[0]
+    task, state = base.begin(doubles.Bare(), task)
+    elsewhere = [Query(task, (), (f"no room {i}",), "go left") for i in range(40)]
+    replays = fidelity.Replays(doubles.Bare())
+    assert [replays(q) for q in elsewhere] == [None] * 40
+    there = Query(task, (), state, doubles.plan(state)[0])
+    assert replays(there) is None
+    assert replays.transitions == 0
+    replays = fidelity.Replays(doubles.Bare())
+    assert replays(there) is not None
+    assert [replays(q) for q in elsewhere] == [None] * 40
+    again = there._replace(action="go nowhere")
+    assert replays(again) is not None  # one state was reached
+
+
 def after(env, task, actions):
     seen, _ = env.reset(options={"task": task})
     for action in actions:

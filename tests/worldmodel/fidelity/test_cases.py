@@ -229,3 +229,43 @@ def test_a_second_play_that_leads_elsewhere_is_a_reveal():
     assert [c.kind for c in sampled_cases] == ["reveal", "one_line", "reveal"]
     unknown = cases.sample_cases([e], 9, replay=lambda _: None)
     assert {c.kind for c in unknown} == {"one_line"}
+
+
+def rolled(name, number, task="t", instruction="roll"):
+    """An episode of one roll, whose result needs no word that is new."""
+    row = dataclasses.replace(
+        helpers.lamp_and_door().task, id=task, instruction=instruction
+    )
+    after = (f"left {number}", "right 2")
+    step = helpers.transition(("left 3", "right 2"), "roll left", after)
+    return helpers.episode(name, row, [step])
+
+
+def test_what_the_same_play_answers_differently_is_a_reveal():
+    """Lots are drawn, so that no model could have every answer right."""
+    alike = [rolled("a", 1), rolled("b", 1)]
+    assert {c.kind for c in cases.sample_cases(alike, 9)} == {"one_line"}
+    differing = [rolled("a", 1), rolled("b", 2)]
+    assert {c.kind for c in cases.sample_cases(differing, 9)} == {"reveal"}
+    assert {c.kind for c in cases.sample_cases(alike, 9, recorded=differing)} == {
+        "reveal"
+    }
+    assert not open_loop(Truth(differing), differing)["predictable"]
+
+
+@pytest.mark.parametrize("stochastic", [True, False])
+def test_other_tasks_show_lots_only_where_the_environment_draws_some(stochastic):
+    """Elsewhere another task may differ in what its instruction does not say."""
+    episodes = [rolled("a", 1, "t1"), rolled("b", 2, "t2")]
+    steps = cases.reveal_steps(episodes, [], stochastic=stochastic)
+    assert steps == [frozenset({0}) if stochastic else frozenset()] * 2
+    replay = (lambda _: None) if stochastic else None
+    kinds = {c.kind for c in cases.sample_cases(episodes, 9, replay=replay)}
+    assert kinds == ({"reveal"} if stochastic else {"one_line"})
+    model = Truth([])
+    model.steps = {(t.state, t.action): t for e in episodes[:1] for t in e.transitions}
+    card = scorecard.score(
+        model, episodes, limit=9, stochastic=stochastic, replay=replay
+    )
+    counts = [r["count"] for r in card["open_loop"]["predictable"]]
+    assert counts == ([] if stochastic else [2])
