@@ -7,6 +7,9 @@ from dreamgym.agent.config import FLOORS
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.build.experience import fidelity_file, remedy_folder
 from dreamgym.build.real import environments
+from dreamgym.config.budget import minimum
+from dreamgym.config.overrides import changed_by
+from dreamgym.config.presets import RUN_CONTROLS
 from dreamgym.evaluation import evaluate, report
 from dreamgym.evaluation.diagnosis.evidence import Evidence
 from dreamgym.evaluation.diagnosis.verdict import verdict
@@ -95,11 +98,23 @@ def results_of(run: Run) -> dict[str, Any]:
         results["budget"] = {
             "real_steps": run.config.budget.real_steps,
             "spent": sum(results["real_transitions"].values()),
+            "control_minimum": _control_minimum(run),
         }
     if run.path("off_policy.json").is_file():
         results["off_policy"] = run.read_json("off_policy.json")
     results["verdict"] = verdict(evidence_of(run, results))
     return results
+
+
+def _control_minimum(run: Run) -> int:
+    """Return the smallest budget with which the control without a dream can run."""
+    changes = {
+        name.removeprefix("budget."): value
+        for name, value in RUN_CONTROLS["real-play"].items()
+        if name.startswith("budget.")
+    }
+    limit = run.numbers("collect").get("max_episode_steps", 0)
+    return minimum(changed_by(run.config.budget, changes), limit)
 
 
 def write_results(run: Run) -> dict[str, Any]:

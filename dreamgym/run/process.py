@@ -22,7 +22,8 @@ def tune_process() -> None:
     if getattr(jax.config, "jax_compilation_cache_dir", None) is None:
         path = Path.home() / ".cache" / "dreamgym" / "xla"
         jax.config.update("jax_compilation_cache_dir", str(path))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+        # Small programs, too: a run has a hundred of them.
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 AUTO = "auto"

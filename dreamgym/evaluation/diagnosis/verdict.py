@@ -244,8 +244,15 @@ def _advice_on_control(evidence: Evidence, is_refused: bool) -> list[str]:
     """
     if evidence.number("dream_check", "forced") is None:
         return []
-    steps = evidence.results["budget"]["real_steps"]
+    budget = evidence.results["budget"]
+    steps, required = budget["real_steps"], budget.get("control_minimum", 0)
     command = f"`dreamgym control real-play --budget {steps}` with this run's settings"
+    if steps < required:
+        return [
+            f"Whether dreaming paid is not known: {steps:,} real steps are too few for "
+            "the control without a dream (`dreamgym control real-play`), which takes "
+            f"at least {required:,} here."
+        ]
     if is_refused:
         return [
             "The dream was refused, so what was collected to fit it taught no policy: "

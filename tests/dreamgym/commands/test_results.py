@@ -2,9 +2,13 @@
 
 import dataclasses
 
+import pytest
+
+from dreamgym.build.budget import check_budget
+from dreamgym.commands import results
 from dreamgym.commands.results import policy_stages, policy_steps, results_of
-from dreamgym.config.presets import preset
-from dreamgym.run.directory import Run
+from dreamgym.config.presets import preset, with_control
+from dreamgym.run.directory import Run, RunError
 from tests import doubles
 from worldmodel import fidelity
 from worldmodel.data.records import write_episodes
@@ -41,3 +45,17 @@ def test_costs_are_those_of_scored_games(tmp_path):
     row = results_of(run)["policies"]["bc"]
     assert row["success"]["unscored"] == 2
     assert row["costs"]["harm"]["mean"] == 4.0
+
+
+@pytest.mark.parametrize(("limit", "smallest"), [(16, 513), (500, 1938)])
+def test_the_smallest_budget_of_the_control_is_that_of_its_division(
+    tmp_path, limit, smallest
+):
+    settings = {"env.id": "tests.doubles:Corridor", "budget.real_steps": 5000}
+    with Run(tmp_path / "run", preset("tiny", settings)) as run:
+        run.mark("collect", {"max_episode_steps": limit})
+        assert results._control_minimum(run) == smallest
+    control = with_control(run.config, "real-play").budget
+    check_budget(dataclasses.replace(control, real_steps=smallest), limit, "it")
+    with pytest.raises(RunError, match=f"at least {smallest:,}"):
+        check_budget(dataclasses.replace(control, real_steps=smallest - 1), limit, "it")

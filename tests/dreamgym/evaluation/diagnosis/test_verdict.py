@@ -320,6 +320,16 @@ def test_a_run_with_a_budget_names_its_control(check, opening):
     assert "`dreamgym control real-play --budget 5000`" in sentence
 
 
+@pytest.mark.parametrize("required", [813, 1938])
+def test_no_control_is_named_that_the_budget_does_not_pay_for(required):
+    """Its collection is smaller than the run's, and pays for a whole episode first."""
+    run = evidence(planner=0.7, stages=STAGES | {"dream_check": {"forced": False}})
+    run.results["budget"] = {"real_steps": 1100, "control_minimum": required}
+    (sentence,) = training_sentences(run)
+    assert ("`dreamgym control real-play --budget" in sentence) == (required == 813)
+    assert ("at least 1,938" in sentence) == (required == 1938)
+
+
 def test_a_shield_that_the_run_chose_is_named():
     chosen = {"shield": "valid", "dev_invalid_actions": 0.62}
     (sentence,) = training_sentences(
