@@ -26,6 +26,8 @@ MAX_LINE_NUMBERS = 2
 """Numbers of an action that name a line each, as in `move 4 1`; more are values."""
 _SEPARATOR = re.compile(r"(?<=\d)\s*(?:[|=]|:(?!\d))")
 """What stands between the number of an enumerated line and its value, not in 7:30."""
+LABEL_SIGNS = "[](){}<>.:)#"
+"""Signs around the number with which a line begins, as in `[5] link`."""
 MAX_ROWS = 3
 """Rows of a grid that a trace quotes, at most; of more it quotes none. The same for the
 lines that hold a name of the action."""
@@ -175,8 +177,9 @@ def _lines_with_names(t: Transition, *, status: bool) -> list[str]:
 
     What an action does to a thing depends on what the state says of it. Names are
     spelled with a letter and a digit; a number names the line that begins with it, as
-    `click 5` does, or a line of an enumeration (_enumerated_lines). The `status` line
-    is quoted anyway. Of many or long lines there are none.
+    `click 5` does (`5 link`, `[5] link`, `5) link`), or a line of an enumeration
+    (_enumerated_lines). The `status` line is quoted anyway. Of many or long lines there
+    are none.
     """
     in_action = words(" ".join(action_words(t.action)))
     named = {w for w in in_action if has_digit(w)}
@@ -186,7 +189,8 @@ def _lines_with_names(t: Transition, *, status: bool) -> list[str]:
     by_name = _if_few(
         line
         for line in lines
-        if names.intersection(words(line)) or line.partition(" ")[0] in named
+        if names.intersection(words(line))
+        or _opening(line).strip(LABEL_SIGNS) in named
     )
     return [*by_name, *_if_few(enumerated)]
 

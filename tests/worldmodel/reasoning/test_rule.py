@@ -187,6 +187,16 @@ def test_lines_that_hold_a_name_of_the_action_are_quoted(action, quoted):
     assert lines == [quoted] * bool(quoted)
 
 
+@pytest.mark.parametrize("label", ["2", "[2]", "2.", "2)", "(2)", "#2"])
+def test_the_line_with_a_number_of_the_action_as_its_label_is_quoted(label):
+    """Pages number their elements in several ways."""
+    state = (label.replace("2", "1") + " link Home", f"{label} link Kiwi", "-2 degrees")
+    step = helpers.transition(state, "click 2", ("page Kiwi",))
+    trace = reasoning.explain(step, status=False)
+    assert trace.startswith(f"click 2 {label} link Kiwi ")
+    assert "degrees" not in trace.partition(" as ")[0]
+
+
 @pytest.mark.parametrize(
     ("action", "quoted"),
     [
