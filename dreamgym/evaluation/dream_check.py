@@ -13,7 +13,7 @@ from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.base import counts_as_invalid
 from dreamgym.evaluation.evaluate import costs, paired, summary
 from dreamgym.evaluation.leading_numbers import ends_found, training_ends
-from dreamgym.evaluation.statistics import difference_text
+from dreamgym.evaluation.statistics import difference_text, wilson
 from worldmodel.data.outcomes import commonest_reward
 from worldmodel.data.records import Transition
 from worldmodel.experience.base import same_reward
@@ -22,6 +22,8 @@ FEW = 8
 """Cases of a scorecard's figure below which nothing is refused by it."""
 RARELY = 0.25
 """The share of the real success that a dream must at least show."""
+MOSTLY = 0.5
+"""The share of the dreamed episodes of which more may not break off."""
 CLEARLY = 0.15
 """The difference between two shares from which on it is named."""
 
@@ -186,6 +188,21 @@ def scorecard_refusals(
         and rate["count"] >= FEW
         and rate["mean"] < threshold
     ]
+
+
+def broken_refusals(dreamed: Sequence[Trajectory]) -> list[Fault]:
+    """Return why not to train in a dream of whose episodes most broke off, if they did.
+
+    What could be scored of them says little: it is of tasks that end soon. Most are
+    more than half, by the lower end of the 95 % interval.
+    """
+    broken = sum(t.error is not None for t in dreamed)
+    if broken < len(dreamed) and wilson(broken, len(dreamed))[0] <= MOSTLY:
+        return []
+    text = f"none of {broken} dreamed episodes could be scored"
+    if broken < len(dreamed):
+        text = f"{broken} of {len(dreamed)} dreamed episodes broke off"
+    return [Fault("broken_episodes", text)]
 
 
 def describe_unmeasured(scorecard: Mapping[str, Any]) -> str:

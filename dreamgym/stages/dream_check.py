@@ -30,6 +30,7 @@ from dreamgym.build.refit import can_refit, mend
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.dream_check import (
     Fault,
+    broken_refusals,
     cost_gaps,
     cost_text,
     describe_unmeasured,
@@ -208,9 +209,7 @@ def _check(
     )
     dreamed = dreamed_dev_games(run, experience, policy, folder)
     numbers: dict[str, Any] = {"dreamed": dev_metrics(dreamed)}
-    if "real_success" not in numbers["dreamed"]:
-        text = f"none of {len(dreamed)} dreamed episodes could be scored"
-        faults.append(Fault("broken_episodes", text))
+    faults += broken_refusals(dreamed)
     reasons = [fault.text for fault in faults]
     if real is not None:
         comparison, differences = _compare(run, real, dreamed)

@@ -1,6 +1,5 @@
 """Stages: each policy plays the same real test tasks."""
 
-import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -10,7 +9,6 @@ from dreamgym.agent.planning import PlanningPolicy
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.build.costs import games_cost, plan_cost
 from dreamgym.build.planning import PLANNER, load_player, plan_of, plan_settings
-from dreamgym.build.real.dev_choice import player_of
 from dreamgym.build.real.environments import NO_ENV, play_floor, play_test_games
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.evaluate import summary
@@ -31,7 +29,6 @@ def body(run: Run, policy: str) -> dict[str, Any]:
     if policy == PLANNER and not run.path(f"policies/{PLANNER}").is_dir():
         return {"status": run.numbers(PLANNER)["status"]}
     if plan_of(run, policy).method == "none":
-        _copy_games(run, policy)
         return _numbers(policy, play_test_games(run, policy))
     player, begin = load_player(run, policy), time.perf_counter()
     played = play_test_games(run, policy, load=lambda: player)
@@ -46,20 +43,6 @@ def body(run: Run, policy: str) -> dict[str, Any]:
             "seconds_per_step": seconds / steps,
         }
     return numbers
-
-
-def _copy_games(run: Run, policy: str) -> None:
-    """Copy the test games of the policy that this one is, if they were played.
-
-    A stage that kept no policy of its own would play the same games again. Games of
-    other tasks than today's are played anew (play_test_games).
-    """
-    original, path = player_of(run, policy), run.path(f"test/{policy}.jsonl")
-    source = run.path(f"test/{original}.jsonl")
-    planned = plan_of(run, original).method != "none"
-    if original != policy and source.is_file() and not (path.is_file() or planned):
-        shutil.copyfile(source, path)
-        print(f"evaluate: {policy} is {original}: it has its games", file=sys.stderr)
 
 
 def floor_body(run: Run, name: str) -> dict[str, Any]:

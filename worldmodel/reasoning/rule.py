@@ -189,8 +189,7 @@ def _lines_with_names(t: Transition, *, status: bool) -> list[str]:
     by_name = _if_few(
         line
         for line in lines
-        if names.intersection(words(line))
-        or _opening(line).strip(LABEL_SIGNS) in named
+        if names.intersection(words(line)) or _opening(line).strip(LABEL_SIGNS) in named
     )
     return [*by_name, *_if_few(enumerated)]
 

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from dreamgym.evaluation.dream_check import (
+    broken_refusals,
     cost_gaps,
     cost_text,
     describe_unmeasured,
@@ -166,6 +167,23 @@ def test_a_scorecard_without_cases_says_what_it_could_not_measure():
     text = describe_unmeasured(scorecard((None, 0), (None, 0)))
     assert "no next states can be known" in text
     assert "no ends are among the dev episodes" in text
+
+
+@pytest.mark.parametrize(
+    ("broken", "games", "text"),
+    [
+        (12, 12, "none of 12 dreamed episodes could be scored"),
+        (10, 12, "10 of 12 dreamed episodes broke off"),
+        (9, 12, ""),  # 47 % lie within the interval
+        (3, 4, ""),
+        (0, 12, ""),
+    ],
+)
+def test_a_dream_of_which_most_breaks_off_is_refused(broken, games, text):
+    """The rest agreed by chance on one game, and what was trained in it got worse."""
+    dreamed = [won(t) for t in TASKS[:games]]
+    dreamed[:broken] = [t._replace(error="broke") for t in dreamed[:broken]]
+    assert [x.text for x in broken_refusals(dreamed)] == [text] * bool(text)
 
 
 def test_metrics_of_dev_games_are_pooled_and_by_family():

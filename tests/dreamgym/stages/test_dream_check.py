@@ -58,6 +58,7 @@ class Dream:
         replacements = {
             "load_policy": lambda *_: doubles.policy(),
             "play_dev_games": lambda *_: WON,
+            "read": lambda _: ([], []),
             "load_experience": lambda *_, **__: doubles.RuleModel(),
             "dreamed_dev_games": lambda *args: games[args[3]],
             "mend": self.refit,
