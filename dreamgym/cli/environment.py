@@ -6,15 +6,20 @@ import functools
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dreamgym.cli.options import ENV_HELP
+
+if TYPE_CHECKING:
+    from dreamgym.envs.contract.findings import Report
 
 _CHECK = """\
 Play a few tasks of an environment with nonsense, with random valid actions and with
 the expert's plan, each twice, and tell everything that is wrong (faults) or will hurt
 (warnings), with what to do. docs/how-to/environments.md describes the contract. The
-exit status is 1 where there are faults, 2 where there is no environment, else 0."""
+exit status is 1 where there are faults, 2 where there is no environment, else 0. An
+environment that ends the process of the check is a fault, too; the exit status is then
+that of the process."""
 
 _EXAMPLES = """\
 examples:
@@ -127,16 +132,32 @@ def _new(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from dreamgym.config.stages import EnvConfig
-    from dreamgym.envs import registry
-    from dreamgym.envs.contract import checker
-    from dreamgym.run.display import progress_bar
+    from dreamgym.commands.death_notice import death_notice
 
     if args.tasks < 1 or args.max_episode_steps < 0:
         raise ValueError("--tasks must be >= 1 and --max-episode-steps >= 0")
     if args.env and args.environment:
         raise ValueError(f"two environments: {args.environment} and {args.env}")
     name = args.env or args.environment or "textworld"
+    with death_notice(_death_text(name, as_json=args.json)):
+        report = _report(name, args.tasks, args.max_episode_steps)
+        data, text = report.json(), report.text(name)
+        if args.learn and report.faults:
+            print("--learn: left out until the faults are mended", file=sys.stderr)
+        elif args.learn:
+            learned = _learn(name, args.max_episode_steps)
+            data["learning"], text = learned[0], f"{text}\n{learned[1]}"
+    print(json.dumps(data) if args.json else text)
+    return 1 if report.faults else 0
+
+
+def _report(name: str, tasks: int, max_steps: int) -> "Report":
+    """Return what the checker says of an environment."""
+    from dreamgym.config.stages import EnvConfig
+    from dreamgym.envs import registry
+    from dreamgym.envs.contract import checker
+    from dreamgym.run.display import progress_bar
+
     start = functools.partial(registry.start, seconds=EnvConfig().start_seconds)
     # What the environment itself prints must not stand in the report.
     with contextlib.redirect_stdout(sys.stderr):
@@ -146,24 +167,33 @@ def _check(args: argparse.Namespace) -> int:
             progress_bar(0, f"check {name}"),
             contextlib.redirect_stdout(sys.stderr),
         ):
-            report = checker.check(
+            return checker.check(
                 env,
                 name=name,
-                tasks=args.tasks,
-                max_steps=args.max_episode_steps,
+                tasks=tasks,
+                max_steps=max_steps,
                 make=lambda: start(name),
             )
     finally:
         with contextlib.redirect_stdout(sys.stderr):
             env.close()
-    data, text = report.json(), report.text(name)
-    if args.learn and report.faults:
-        print("--learn: left out until the faults are mended", file=sys.stderr)
-    elif args.learn:
-        learned = _learn(name, args.max_episode_steps)
-        data["learning"], text = learned[0], f"{text}\n{learned[1]}"
-    print(json.dumps(data) if args.json else text)
-    return 1 if report.faults else 0
+
+
+def _death_text(name: str, *, as_json: bool) -> str:
+    """Return what to print if the environment ends the process of the check."""
+    from dreamgym.envs.contract.findings import Finding
+
+    fault = Finding(
+        "the environment ended the process in which it was checked",
+        f"{name}: its code or a library that it uses crashed, called os._exit, or used "
+        "so much memory that the system killed it; after a crash, standard error has "
+        "the line",
+        "mend it; until then only runs with worker processes (--env.workers 2) survive "
+        "it, and each episode in which it happens again is lost",
+    )
+    if as_json:
+        return json.dumps({"faults": [fault._asdict()], "warnings": []})
+    return f"{name} breaks the contract:\nfault: {fault}"
 
 
 def _learn(name: str, max_steps: int) -> tuple[dict[str, Any], str]:
