@@ -49,9 +49,9 @@ def play(
       RunError: the run has no dream yet.
       ValueError: there is no such task.
     """
-    dream, read = load_dream(run), run_readable_states(run)
+    dream = load_dream(run)
     world = dream_world(dream, dream.model)
-    with experience_session(dream.model):
+    with experience_session(dream.model), run_readable_states(run) as read:
         console.print(Text(f"{world.description} {HELP}.", "dim"))
         while True:
             task = world.task(split or world.splits()[0], seed=seed, index=index)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import gymnasium
 
 from dreamgym.envs.base import EnvironmentFailure, as_render, guarded
+from dreamgym.envs.failures import EnvironmentDown
 from dreamgym.evaluation.printable import printable, printable_lines
 from worldmodel.data.records import State
 
@@ -28,7 +29,10 @@ def readable_states(env: gymnasium.Env | None) -> ReadableState:
         return as_lines
 
     def read(state: State) -> list[str]:
-        text = guarded(env, lambda: renderer.render_state(state))
+        try:
+            text = guarded(env, lambda: renderer.render_state(state))
+        except EnvironmentDown:  # its process ended on the state, each time
+            return as_lines(state)
         if isinstance(text, EnvironmentFailure) or not isinstance(text, str):
             return as_lines(state)
         return printable_lines(text)

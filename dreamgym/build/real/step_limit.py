@@ -11,8 +11,10 @@ from collections.abc import Sequence
 
 import gymnasium
 
+from dreamgym.build.real.instances import instance_maker
 from dreamgym.config.settings import RunConfig
-from dreamgym.envs import base, limits, registry, restarting
+from dreamgym.config.stages import EnvConfig
+from dreamgym.envs import base, limits, restarting
 from dreamgym.envs.limits import StepLimit
 from dreamgym.run.directory import Run
 from worldmodel.data.records import Episode, read_episodes
@@ -85,19 +87,21 @@ def _recorded(episodes: Sequence[Episode]) -> StepLimit:
 def with_step_limit(config: RunConfig) -> RunConfig:
     """Return the settings of a run that has not begun, with its step limit filled in.
 
-    The environment is reset to some tasks; no real step is taken.
+    The environment is reset to some tasks, in a worker where the run has workers; no
+    real step is taken.
     """
-    env, episodes = config.env, config.data.episodes
-    steps = env.max_episode_steps or _planned(env.id, env.start_seconds, episodes)
+    env = config.env
+    steps = env.max_episode_steps or _planned(env, config.data.episodes)
     filled = dataclasses.replace(env, max_episode_steps=steps)
     return dataclasses.replace(config, env=filled)
 
 
 @functools.cache
-def _planned(env_name: str, start_seconds: float, path: str) -> int:
-    if env_name:
-        start = functools.partial(registry.start, seconds=start_seconds)
-        with contextlib.closing(restarting.open_env(env_name, make=start)) as env:
-            tasks = base.tasks_of(env, env_name, "train", limits.PLANS)
+def _planned(env_config: EnvConfig, path: str) -> int:
+    name = env_config.id
+    if name:
+        opened = restarting.open_env(name, make=instance_maker(env_config))
+        with contextlib.closing(opened) as env:
+            tasks = base.tasks_of(env, name, "train", limits.PLANS)
             return limits.step_limit(env, tasks).steps
     return _recorded(read_episodes(path)).steps if path else limits.DEFAULT

@@ -102,8 +102,7 @@ def episode_views(run: Run) -> tuple[list[dict[str, Any]], str]:
 def _dream_views(run: Run, episodes: Sequence[Episode]) -> list[dict[str, Any]]:
     experience = load_experience(run, scaled=True, folder=remedy_folder(run))
     recall = recall_from(experience.memory, experience.config.demonstrations)
-    read = run_readable_states(run)
-    with run_chat.experience_session(experience):
+    with run_chat.experience_session(experience), run_readable_states(run) as read:
         return [
             episode_view(e, compare_episode(experience, recall, e), read)
             for e in episodes

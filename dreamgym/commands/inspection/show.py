@@ -1,6 +1,7 @@
 """One dreamed step next to the real one, in the terminal and as a page."""
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ from rich.console import Console
 from dreamgym.build import chat as run_chat
 from dreamgym.build.episodes import read
 from dreamgym.build.experience import load_experience, remedy_folder
-from dreamgym.envs import registry
+from dreamgym.build.real.instances import instance_maker
+from dreamgym.envs import restarting
 from dreamgym.evaluation.comparisons.episode_comparison import (
     LEGEND,
     compare_episode,
@@ -50,8 +52,7 @@ def show(
     number = _step_number(record, step)
     experience = load_experience(run, scaled=True, folder=remedy_folder(run))
     recall = recall_from(experience.memory, experience.config.demonstrations)
-    readable = run_readable_states(run)
-    with run_chat.experience_session(experience):
+    with run_chat.experience_session(experience), run_readable_states(run) as readable:
         one = compare_step(experience, recall, record, number - 1)
         single = episode_view(record, [one], readable, first=number)
         page_view: dict[str, Any] = {}
@@ -96,10 +97,17 @@ def _step_number(episode: Episode, step: int | None) -> int:
     return 1
 
 
-def run_readable_states(run: Run) -> ReadableState:
-    """Return how the states of a run's environment are shown to people."""
-    if not run.config.env.id:
-        return readable_states(None)
-    c = run.config.env
-    with contextlib.closing(registry.start(c.id, seconds=c.start_seconds)) as env:
-        return readable_states(env)
+@contextlib.contextmanager
+def run_readable_states(run: Run) -> Iterator[ReadableState]:
+    """Open a run's environment, and yield how its states are shown to people.
+
+    The environment is in a worker where the run has workers; it is closed at the end of
+    the block, after which the function that is yielded must not be called.
+    """
+    env_config = run.config.env
+    if not env_config.id:
+        yield readable_states(None)
+        return
+    make = instance_maker(env_config)
+    with contextlib.closing(restarting.open_env(env_config.id, make=make)) as env:
+        yield readable_states(env)

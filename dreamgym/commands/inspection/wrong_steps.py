@@ -92,18 +92,18 @@ def show_wrong_steps(run: Run, console: Console, count: int) -> None:
     wrong = [i for i, good in enumerate(right) if not good][:count]
     if not wrong:
         return
-    readable = run_readable_states(run)
-    for i in wrong:
-        query, t = cases[i].query, cases[i].transition
-        record = Episode(
-            id=query.task.id,
-            task=query.task,
-            transitions=(t,),
-            source="real",
-            success=t.success,
-        )
-        step = ComparedStep(t, query.state, answers[i], tuple(recall(query)))
-        number = len(query.past) + 1
-        console.print()
-        both_sides = episode_view(record, [step], readable, first=number)
-        print_episode(both_sides, console, legend=i == wrong[-1])
+    with run_readable_states(run) as readable:
+        for i in wrong:
+            query, t = cases[i].query, cases[i].transition
+            record = Episode(
+                id=query.task.id,
+                task=query.task,
+                transitions=(t,),
+                source="real",
+                success=t.success,
+            )
+            step = ComparedStep(t, query.state, answers[i], tuple(recall(query)))
+            number = len(query.past) + 1
+            console.print()
+            both_sides = episode_view(record, [step], readable, first=number)
+            print_episode(both_sides, console, legend=i == wrong[-1])

@@ -2,6 +2,7 @@
 
 import gymnasium
 
+from dreamgym.envs.failures import EnvironmentDown
 from dreamgym.evaluation.state_text import as_lines, readable_states
 from tests import doubles
 
@@ -12,6 +13,8 @@ class Rendering(doubles.Corridor):
             raise KeyError("no such place")
         if state == ("odd",):
             return None
+        if state == ("deadly",):
+            raise EnvironmentDown("the worker ended three times")
         return f"You stand at {state[0]}.\nIt is \x1b[31mdark."
 
 
@@ -29,3 +32,4 @@ def test_a_state_that_cannot_be_rendered_is_shown_in_lines():
     read = readable_states(Rendering())
     assert read(("broken",)) == ["broken"]
     assert read(("odd",)) == ["odd"]
+    assert read(("deadly",)) == ["deadly"]

@@ -4,8 +4,9 @@ import dataclasses
 
 import pytest
 
-from dreamgym.build.real.step_limit import wins_by_lasting
-from tests import helpers
+from dreamgym.build.real.step_limit import wins_by_lasting, with_step_limit
+from dreamgym.config.presets import preset
+from tests import doubles, helpers
 from worldmodel.data.records import Task
 
 TASK = Task(id="balance", instruction="stay up", initial_state=("up",))
@@ -33,3 +34,12 @@ def lasted(steps, *, success, terminated=False):
 )
 def test_lasting_is_winning_where_the_longest_episodes_were_won(episodes, wins):
     assert wins_by_lasting(episodes, 5) is wins
+
+
+def test_the_step_limit_of_a_run_with_workers_is_planned_in_a_worker(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("the environment was reset in the process of the run")
+
+    monkeypatch.setattr(doubles.Corridor, "reset", refuse)
+    settings = {"env.id": "tests.doubles:Corridor", "env.workers": 1}
+    assert with_step_limit(preset("tiny", settings)).env.max_episode_steps > 1

@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import os
 
 import pytest
 
@@ -43,6 +44,24 @@ def test_the_first_step_that_changes_something_is_shown_with_a_legend(run):
     assert "Confidence: 0.500" in text
     assert "Recalled" in text  # the legend
     assert "the dream differs" in text
+
+
+class Rendering(doubles.Corridor):
+    """Names the process that renders."""
+
+    def render_state(self, state):
+        return f"process {os.getpid()}: {state[0]}"
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_states_are_rendered_in_a_worker_where_the_run_has_workers(tmp_path, workers):
+    env = EnvConfig(id=f"{__name__}:Rendering", workers=workers)
+    run = Run(tmp_path / "with_workers", preset("tiny", env=env))
+    with show.run_readable_states(run) as read:
+        (first,), (second,) = read(("a",)), read(("b",))
+    assert (first.split(":")[0] == f"process {os.getpid()}") is (workers == 0)
+    assert [first[-3:], second[-3:]] == [": a", ": b"]
+    assert first[:-1] == second[:-1]  # one process for all states
 
 
 def test_a_step_can_be_named_and_all_can_be_shown(run):
