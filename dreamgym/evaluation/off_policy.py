@@ -60,12 +60,19 @@ def sentences(off_policy: dict[str, Any], copies: Mapping[str, str]) -> list[str
         dream = f"it wins {share} of {won['episodes']} dev tasks in the dream"
         if not won["episodes"]:
             dream = "none of its episodes in the dream could be scored"
-        out.append(
-            f"{name} takes the recorded action in {percent(acts['mean'])} of "
-            f"{acts['count']} states of held-out demonstrations, and {dream}."
-        )
-    agree = off_policy["outcome_agreement"]
-    if agree["mean"] is not None:
+        if acts["count"]:
+            agreement = (
+                f"{name} takes the recorded action in {percent(acts['mean'])} of "
+                f"{acts['count']} states of held-out demonstrations"
+            )
+        else:
+            agreement = (
+                "No held-out task has a won episode, so that no state shows whether "
+                f"{name} takes the recorded action"
+            )
+        out.append(f"{agreement}, and {dream}.")
+    agree = off_policy["outcome_agreement"]  # None where no recorded end was compared
+    if agree is not None and agree["mean"] is not None:
         out.append(
             "Success in the dream is worth as much as the dream's outcomes: of "
             f"{agree['count']} recorded episodes, dreamed from their own actions, "

@@ -72,6 +72,14 @@ def test_sentences_say_what_was_measured_and_what_it_is_worth():
     assert messages[2].endswith("48 % end as recorded.")
     nobody = {"policies": {}, "outcome_agreement": {"mean": None, "count": 0}}
     assert len(sentences(nobody, {})) == 1
+    uncompared = {"policies": {}, "outcome_agreement": None}
+    assert len(sentences(uncompared, {})) == 1
+    unwon = row | {"action_agreement": {"mean": None, "count": 0}}
+    (_, unknown) = sentences(uncompared | {"policies": {"bc": unwon}}, {})
+    assert unknown == (
+        "No held-out task has a won episode, so that no state shows whether bc takes "
+        "the recorded action, and it wins 40 % of 10 dev tasks in the dream."
+    )
     both = {
         "policies": {"bc": row, "dream": row},
         "outcome_agreement": nobody["outcome_agreement"],
