@@ -22,10 +22,19 @@ from dreamgym.envs import base
 from dreamgym.run.directory import Run, RunError
 from worldmodel import reasoning
 from worldmodel.data.records import Episode, Task, read_episodes
+from worldmodel.fidelity.hidden_state import hidden_state
 from worldmodel.text.names import Groups, interchangeable_names, load_names
 
 NAMES = "names.json"
 """The file with the names that stand for each other in copies of examples."""
+HELD_OUT_TASKS = 3
+"""Tasks of a recording that are held out at least, if it has five times as many."""
+ENOUGH_REPEATED = 50
+"""Repeated steps without a contradiction that show an environment without lots."""
+CONTRADICTIONS = 3
+"""Repeated steps with another result that show lots; fewer may be slips of a log."""
+CONTRADICTING_SHARE = 0.03
+"""The share of the repeated steps that these must exceed."""
 
 
 def read_names(run: Run) -> dict[str, Groups]:
@@ -73,16 +82,23 @@ def sides_of(
 def split_by_task(
     episodes: Sequence[Episode], *, share: float
 ) -> tuple[list[Episode], list[Episode]]:
-    """Hold out every n-th task with all its episodes, so that no task is in both."""
-    tasks = list(dict.fromkeys(e.task.id for e in episodes))
-    if len(tasks) < 2:
+    """Hold out a share of the tasks with all their episodes, so that none is in both.
+
+    These are at least HELD_OUT_TASKS, but at most a fifth of the tasks where `share` is
+    smaller, and at least one. Won, lost and unscored tasks are held out in proportion,
+    and so are families; from each of these outcomes that has three tasks, one is held
+    out if there is room. The same episodes are always split in the same way.
+
+    Raises:
+      RunError: there are fewer than 2 tasks.
+    """
+    count = len({e.task.id for e in episodes})
+    if count < 2:
         raise RunError(
-            f"expected episodes of at least 2 tasks to hold some out, got {len(tasks)}"
+            f"expected episodes of at least 2 tasks to hold some out, got {count}"
         )
-    # Every n-th rather than a random tenth: recordings are often sorted by family, and
-    # each should be held out from.
-    every = max(2, round(1 / share))
-    dev_tasks = set(tasks[every - 1 :: every]) or {tasks[-1]}
+    size = max(1, count // max(2, round(1 / share)), min(HELD_OUT_TASKS, count // 5))
+    dev_tasks = _spread_tasks(_tasks_by_outcome(episodes), size)
     return (
         [e for e in episodes if e.task.id not in dev_tasks],
         [
@@ -91,6 +107,67 @@ def split_by_task(
             if e.task.id in dev_tasks
         ],
     )
+
+
+def _tasks_by_outcome(episodes: Sequence[Episode]) -> list[list[str]]:
+    """Return the ids of the won, of the lost and of the unscored tasks, by family.
+
+    A task is won if one of its episodes was, else lost if one of them was scored.
+    """
+    by_task: dict[str, list[Episode]] = {}
+    for e in episodes:
+        by_task.setdefault(e.task.id, []).append(e)
+    families = {e.task.family: None for e in episodes}
+    order = {family: i for i, family in enumerate(families)}
+    groups: list[list[str]] = [[], [], []]
+    for name in sorted(by_task, key=lambda n: order[by_task[n][0].task.family]):
+        outcomes = {e.success for e in by_task[name]}
+        groups[0 if True in outcomes else 1 if False in outcomes else 2].append(name)
+    return groups
+
+
+def _spread_tasks(groups: Sequence[Sequence[str]], size: int) -> set[str]:
+    """Return `size` names, in proportion from each group and spread over its order.
+
+    A group of three names or more comes first if nothing is taken from it yet, and the
+    last one that is left in a group is taken only where no group has more.
+    """
+    counts = [0] * len(groups)
+
+    def rank(i: int) -> tuple[bool, bool, float]:
+        left = len(groups[i]) - counts[i]
+        # Webster's method of dividing seats: the group with the largest quotient.
+        share = len(groups[i]) / (2 * counts[i] + 1)
+        return left > 1, not counts[i] and left >= 3, share if left else 0.0
+
+    for _ in range(size):
+        # Of equal ranks the last one wins: what was won is worth more to learn from.
+        counts[max(range(len(groups)), key=lambda i: (rank(i), i))] += 1
+    return {
+        group[(i + 1) * len(group) // count - 1]
+        for group, count in zip(groups, counts, strict=True)
+        for i in range(count)
+    }
+
+
+def recorded_determinism(episodes: Sequence[Episode]) -> bool | None:
+    """Return whether recordings show that an environment is deterministic, or None.
+
+    It draws lots if steps that were recorded with the same task, the same actions
+    before, the same state and the same action have different results: at least
+    CONTRADICTIONS of them, and more than CONTRADICTING_SHARE. It is deterministic if
+    ENOUGH_REPEATED steps were recorded with the same task, state and action, after
+    whatever actions, and each had the same result as its equals. Otherwise the
+    recordings do not decide it.
+    """
+    # The state may not hold all that decides, so that only equal pasts prove lots.
+    longest = max((len(e.transitions) for e in episodes), default=0)
+    replayed = hidden_state(episodes, history=longest)
+    enough = replayed.hits >= CONTRADICTIONS
+    if enough and replayed.hits > CONTRADICTING_SHARE * replayed.count:
+        return False
+    repeated = hidden_state(episodes, history=0)
+    return True if repeated.count >= ENOUGH_REPEATED and not repeated.hits else None
 
 
 def joined(source: Run, path: str) -> tuple[list[Episode], list[Episode]]:

@@ -24,6 +24,7 @@ from dreamgym.build.episodes import (
     broken_counts,
     games_of,
     joined,
+    recorded_determinism,
     sides_of,
     split_by_task,
 )
@@ -73,8 +74,11 @@ def body(run: Run) -> dict[str, Any]:
         inherited = {
             name: collected[name] for name in ENVIRONMENT_NUMBERS if name in collected
         }
-        episodes = joined(source, run.config.data.episodes)
-        return _write(run, *episodes, limit) | inherited
+        train, dev = joined(source, run.config.data.episodes)
+        if not source.config.env.id:  # the new episodes may show more
+            inherited.pop("deterministic", None)
+            inherited |= _recorded_numbers([*train, *dev])
+        return _write(run, train, dev, limit) | inherited
     if run.config.data.episodes:
         return _from_file(run)
     if not run.config.env.id:
@@ -100,7 +104,8 @@ def _from_file(run: Run) -> dict[str, Any]:
     if not dev:
         train, dev = split_by_task(train, share=0.1)
     if not run.config.env.id:
-        return _write(run, train, dev, step_limit_from_episodes(run.config, train))
+        limit = step_limit_from_episodes(run.config, train)
+        return _write(run, train, dev, limit) | _recorded_numbers([*train, *dev])
     with contextlib.closing(make_env(run)) as env:
         limit = step_limit_from_env(run.config, env)
         name = run.config.env.id
@@ -111,6 +116,12 @@ def _from_file(run: Run) -> dict[str, Any]:
             "listed_actions_of": None if as_valid_actions(env) is None else 0,
         }
     return _write(run, train, dev, limit) | numbers
+
+
+def _recorded_numbers(episodes: Sequence[Episode]) -> dict[str, bool]:
+    """Return whether the environment is deterministic, where the episodes show it."""
+    deterministic = recorded_determinism(episodes)
+    return {} if deterministic is None else {"deterministic": deterministic}
 
 
 def _dev_task_count(tasks: Sequence[Task]) -> dict[str, int]:

@@ -20,9 +20,9 @@ from dreamgym.run.directory import Run, RunError
 from dreamgym.run.view import StageView
 from dreamgym.stages import collect
 from dreamgym.stages.table import STAGES
-from tests import doubles
+from tests import doubles, helpers
 from tests.ledger import Ledger
-from worldmodel.data.records import read_episodes, write_episodes
+from worldmodel.data.records import Task, read_episodes, write_episodes
 
 
 def test_dev_games_are_played_by_each_actor_as_often_as_by_another(tmp_path):
@@ -246,6 +246,104 @@ def test_tasks_are_held_out_whole():
     assert held
     with pytest.raises(RunError, match=r"at least 2 tasks .* got 1"):
         run_episodes.split_by_task([results[0]], share=0.1)
+
+
+def recorded(number, outcome, family="f"):
+    """Return an episode of a task of its own with one step."""
+    task = Task(id=f"t{number}", instruction="go", family=family, initial_state=("a",))
+    step = helpers.transition(("a",), "go", (f"b{number}",))
+    return dataclasses.replace(
+        helpers.episode(f"e{number}", task, [step]), success=outcome
+    )
+
+
+@pytest.mark.parametrize(
+    ("won", "lost", "unscored", "held_out"),
+    [
+        (11, 6, 0, (2, 1, 0)),  # a tenth would be one task
+        (3, 37, 0, (1, 3, 0)),  # a share of the wins would be none
+        (2, 38, 0, (0, 4, 0)),  # the few wins are learned from
+        (300, 95, 5, (30, 9, 1)),
+        (0, 0, 40, (0, 0, 4)),
+        (1, 1, 0, (0, 1, 0)),
+        (2, 0, 0, (1, 0, 0)),
+        (4, 0, 0, (1, 0, 0)),
+    ],
+)
+def test_outcomes_are_held_out_in_proportion(won, lost, unscored, held_out):
+    outcomes = [True] * won + [False] * lost + [None] * unscored
+    episodes = [recorded(i, outcome) for i, outcome in enumerate(outcomes)]
+    train, dev = run_episodes.split_by_task(episodes, share=0.1)
+    counts = collections.Counter(e.success for e in dev)
+    assert (counts[True], counts[False], counts[None]) == held_out
+    assert len(train) + len(dev) == len(episodes)
+    assert run_episodes.split_by_task(episodes, share=0.1) == (train, dev)
+
+
+def test_families_are_held_out_in_proportion():
+    # Neither sorted by family nor in equal turns.
+    families = ["a", "b", "b", "a", "c"] * 8
+    episodes = [recorded(i, True, family=f) for i, f in enumerate(families)]
+    _, dev = run_episodes.split_by_task(episodes, share=0.1)
+    assert collections.Counter(e.task.family for e in dev) == {"a": 1, "b": 2, "c": 1}
+
+
+def replays(count, *, results, past=()):
+    """Return plays of one task, which end with the same step and these results."""
+    task = Task(id="t", instruction="go", initial_state=("a",))
+    before = [helpers.transition(("a",), action, ("a",)) for action in past]
+    return [
+        helpers.episode(
+            f"e{i}",
+            task,
+            [*before, helpers.transition(("a",), "go", (results[i % len(results)],))],
+        )
+        for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("episodes", "deterministic"),
+    [
+        (replays(60, results=["b"]), True),
+        (replays(20, results=["b"]), None),  # little was repeated
+        (replays(20, results=["b", "c"]), False),
+        (replays(2, results=["b", "c"]), None),  # one contradiction may be a slip
+        # What differs after other actions may be hidden: no lots, and no proof.
+        (replays(40, results=["b"]) + replays(9, results=["c"], past="x"), None),
+        (replays(30, results=["b"]) + replays(30, results=["b"], past="x"), True),
+        ([], None),
+    ],
+)
+def test_recordings_show_whether_an_environment_draws_lots(episodes, deterministic):
+    assert run_episodes.recorded_determinism(episodes) is deterministic
+
+
+@pytest.mark.parametrize("results", [["b"], ["b", "c"]])
+def test_the_numbers_say_what_recordings_show_of_lots(tmp_path, results):
+    path = tmp_path / "e.jsonl"
+    write_episodes(path, [*replays(60, results=results), recorded(99, True)])
+    settings = {"env.id": "", "data.episodes": str(path)}
+    with Run(tmp_path / "run", preset("tiny", settings)) as run:
+        numbers = run.stage("collect", lambda: collect.body(run))["numbers"]
+    assert numbers["deterministic"] is (len(results) == 1)
+
+
+def test_a_refit_of_recordings_asks_the_new_ones_as_well(tmp_path):
+    old_path, new_path = tmp_path / "old.jsonl", tmp_path / "new.jsonl"
+    write_episodes(old_path, [*replays(60, results=["b"]), recorded(99, True)])
+    write_episodes(new_path, replays(9, results=["c"]))
+    settings = {"env.id": "", "data.episodes": str(old_path)}
+    with Run(tmp_path / "old", preset("tiny", settings)) as run:
+        numbers = run.stage("collect", lambda: collect.body(run))["numbers"]
+    assert numbers["deterministic"] is True
+    settings |= {
+        "data.base_run": str(tmp_path / "old"),
+        "data.episodes": str(new_path),
+    }
+    with Run(tmp_path / "new", preset("tiny", settings)) as run:
+        numbers = run.stage("collect", lambda: collect.body(run))["numbers"]
+    assert numbers["deterministic"] is False
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
