@@ -38,6 +38,7 @@ import numpy as np
 from dreamgym.envs.failures import EnvironmentFailure, guarded
 from dreamgym.envs.spaces import MAX_CHARACTERS, AnyText
 from worldmodel.data.records import SPLITS, State, Task, Transition, lines
+from worldmodel.text.tools.tool_schemas import complete_options
 
 
 class TextTooLong(ValueError):
@@ -346,7 +347,8 @@ def begin(
 
     Raises:
       TypeError: the task's options cannot be written as JSON.
-      ValueError: a text cannot be written as UTF-8, or is too long (TextTooLong).
+      ValueError: a text cannot be written as UTF-8, or is too long (TextTooLong); or
+        tools or expected calls have another form (complete_options).
     """
     json.dumps(task.options)  # it must be possible to record them
     obs, info = env.reset(**reset_arguments(task, seed))
@@ -356,8 +358,7 @@ def begin(
         instruction = f"{instruction} {tools}".strip()
     _checked_text("an instruction", instruction)
     state = lines(_checked_text("an observation", obs))
-    declared = {"tools": info.get("tool_schemas"), "calls": info.get("calls")}
-    options = {k: v for k, v in declared.items() if v is not None} | dict(task.options)
+    options = complete_options(task, info)
     json.dumps(options)
     return dataclasses.replace(
         task, instruction=instruction, initial_state=state, options=options

@@ -199,7 +199,7 @@ class _Inspector:
         if start is None:
             return
         check_texts(self.findings, task, *start)
-        check_options(self.player, task, start[0])
+        check_options(self.player, task, *start)
         check_tools(self.player)
         valid = check_valid_actions(self.player, task)
         plan = self._check_expert(task)

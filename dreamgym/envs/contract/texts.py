@@ -11,6 +11,7 @@ from dreamgym.envs import base, spaces
 from dreamgym.envs.contract.findings import Findings
 from dreamgym.envs.contract.player import Player, Trace, instruction_of, is_json
 from worldmodel.data.records import Episode, Task, Transition, lines, write_episodes
+from worldmodel.text.tools.tool_schemas import complete_options
 
 MAX_CHARACTERS = 4000
 """Characters of a state or an instruction above which a warning is given."""
@@ -29,10 +30,28 @@ SLOW_STEP = 0.5
 """Seconds of a step above which a warning is given."""
 
 
-def check_options(player: Player, task: Task, observation: str) -> None:
-    """Fault a task that does not survive being written: a run reads tasks back."""
+def check_options(player: Player, task: Task, observation: str, info: dict) -> None:
+    """Fault a task that does not survive being written: a run reads tasks back.
+
+    Its tools and expected calls, in its options or in the info of its reset, must have
+    their form, because every run reads them; warn of a seed that is not an integer.
+    """
     if not is_json(task.options):
         return  # said already
+    where = f"task {task.id!r}"
+    try:
+        complete_options(task, info)
+    except ValueError as error:
+        what, _, cure = str(error).removeprefix(f"{where}: ").rpartition("; ")
+        player.findings.fault(what, where, cure)
+    seed = task.options.get("seed")
+    if seed is not None and base.seed_of(task) is None:
+        player.findings.warn(
+            f"a task's option 'seed' is no integer, so that no reset gets it: {seed!r}",
+            where,
+            "write an integer, with which each reset of the task is then seeded, or "
+            "give an option of another meaning another name",
+        )
     if (reason := _why_unreadable(task)) is not None:
         player.findings.fault(
             "a task cannot be written to a file and read back",

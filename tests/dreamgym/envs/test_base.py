@@ -349,3 +349,11 @@ def test_a_step_as_a_record():
         thought="a door",
     )
     assert step.transition((), "open").thought is None
+
+
+def test_a_task_whose_calls_are_something_else_is_not_begun():
+    env, (task, *_) = doubles.Corridor(), doubles.tasks("train")
+    task = dataclasses.replace(task, options={**task.options, "calls": 3})
+    message = r"options\['calls'\] must be a list, got int; .*another name"
+    with pytest.raises(ValueError, match=message):
+        base.begin(env, task)

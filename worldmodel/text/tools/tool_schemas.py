@@ -9,12 +9,13 @@ and additionalProperties are checked; others are not read. Unlike there, 2.0 is 
 integer, because a function that takes an integer would not take it.
 """
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from worldmodel.data.records import Task
-from worldmodel.text.tools.tool_calls import Call
+from worldmodel.text.tools.tool_calls import Call, expected_calls
 
 TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
@@ -77,6 +78,29 @@ def tool_schemas(task: Task) -> dict[str, ToolSchema] | None:
         raise ValueError(f"{place} must be a list, got {type(rows).__name__}")
     schemas = [_tool_schema(row, f"{place}[{i}]") for i, row in enumerate(rows)]
     return {schema.name: schema for schema in schemas}
+
+
+def complete_options(task: Task, info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a task's options with the tools and calls that a reset's info declares.
+
+    These are `info["tool_schemas"]` and `info["calls"]`; the task's own count more.
+
+    Raises:
+      ValueError: they are no tools or no expected calls; the message names the task.
+    """
+    declared = {"tools": info.get("tool_schemas"), "calls": info.get("calls")}
+    options = {k: v for k, v in declared.items() if v is not None} | dict(task.options)
+    complete = dataclasses.replace(task, options=options)
+    try:
+        tool_schemas(complete)
+        expected_calls(complete)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}; runs read the tools and the expected calls of a task there, or "
+            "in info['tool_schemas'] and info['calls'] of its reset: give anything "
+            "else another name"
+        ) from None
+    return options
 
 
 def _tool_schema(row: Any, place: str) -> ToolSchema:

@@ -88,3 +88,31 @@ class ByNumber(doubles.Corridor):
 
 def test_costs_need_names():
     named(checked(ByNumber).faults, "'costs'. must be a dict of finite numbers by name")
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"calls": 3}, "options..calls.. must be a list, got int"),
+        ({"tools": ["hammer", "saw"]}, "options..tools...0. must be "),
+    ],
+)
+def test_tools_and_calls_of_another_meaning_are_a_fault(options, what):
+    finding = named(checked(changing(options=options)).faults, what)
+    assert "another name" in finding.cure
+
+
+def test_calls_of_another_form_in_the_info_of_a_reset_are_a_fault():
+    class Counting(doubles.Corridor):
+        def reset(self, **kwargs):
+            obs, info = super().reset(**kwargs)
+            return obs, {**info, "calls": 3}
+
+    finding = named(checked(Counting).faults, "options..calls.. must be a list")
+    assert "info['calls']" in finding.cure
+
+
+@pytest.mark.parametrize("seed", ["7", 1.5])
+def test_a_seed_that_is_no_integer_is_warned_of(seed):
+    report = checked(changing(options={"seed": seed}))
+    assert repr(seed) in named(report.warnings, "'seed' is no integer").what
