@@ -238,7 +238,7 @@ class BehaviorPolicy:
         """
         if self._plan is None:
             expert = self._expert if self._noise < 1.0 else None
-            self._plan = [] if expert is None else list(expert.expert())
+            self._plan = [] if expert is None else as_list(expert.expert()) or []
             self.has_no_plan = expert is not None and not self._plan
         if self._rng.random() >= self._noise and self._plan:
             return self._plan.pop(0), "plan"

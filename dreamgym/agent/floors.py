@@ -52,7 +52,7 @@ def expert_actor(env: gymnasium.Env) -> Actor:
     expert = as_expert(env)
     if expert is None:
         raise ValueError("the environment has no expert")
-    plan = list(expert.expert())
+    plan = as_list(expert.expert())
     if not plan:
         raise ValueError("the expert has no plan")
     return lambda step: plan[min(step, len(plan) - 1)]

@@ -45,9 +45,17 @@ def as_list(values: Iterable[Any] | None) -> list[Any] | None:
 
     The order of a set of texts is another one in each process, so that it is sorted:
     random players choose actions by their number.
+
+    Raises:
+      TypeError: it is one text, which would be read letter by letter.
     """
-    if values is None or isinstance(values, str | bytes):
-        return values  # type: ignore[return-value]  # the contract check names it
+    if values is None:
+        return None
+    if isinstance(values, str | bytes):
+        raise TypeError(
+            "expert(), valid_actions() and tasks() must return a list, got the text "
+            f"{values!r:.60}: it would be read letter by letter"
+        )
     return sorted(values, key=str) if isinstance(values, UNORDERED) else list(values)
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import gymnasium
 
 from dreamgym.envs import base
+from dreamgym.envs.actions import as_list
 from dreamgym.envs.base import EnvironmentFailure, guarded
 from worldmodel.data.records import Task
 
@@ -112,7 +113,7 @@ def plan_lengths(env: gymnasium.Env, tasks: Sequence[Task]) -> dict[str, int]:
 
     def length(task: Task) -> int:
         base.begin(env, task)
-        return len(list(expert.expert()))
+        return len(as_list(expert.expert()) or ())
 
     for task in tasks:
         result = guarded(env, lambda task=task: length(task))

@@ -24,6 +24,7 @@ import gymnasium
 import numpy as np
 
 from dreamgym.envs import base
+from dreamgym.envs.actions import as_list
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Task
 
@@ -104,14 +105,14 @@ class PerturbedEnv(gymnasium.Wrapper):
             raise AttributeError(f"{type(self).__name__} has no {name!r}")
         if name == "expert" and self._kind == "longer":
             return lambda: self._whole_plan(owner)
-        return lambda: [self._renamed(a) for a in getattr(owner, name)()]
+        return lambda: [self._renamed(a) for a in as_list(getattr(owner, name)()) or ()]
 
     def _whole_plan(self, expert: Any) -> list[str]:
         """Return the expert's plan of the games that are left."""
-        plan = list(expert.expert())
+        plan = as_list(expert.expert()) or []
         if self._next_game is not None and not self._step:
             self.env.reset(**copy.deepcopy(self._next_game))
-            plan += expert.expert()
+            plan += as_list(expert.expert()) or []
             self.env.reset(**copy.deepcopy(self._game))
         return plan
 

@@ -273,8 +273,8 @@ class RealVectorEnv(VectorEnv):
         expert = as_expert(env)
         if expert is None or not self._running[slot] or self._reset_failures[slot]:
             return None
-        plan = guarded(env, lambda: list(expert.expert()))
-        return None if isinstance(plan, EnvironmentFailure) else len(plan) or None
+        plan = guarded(env, lambda: as_list(expert.expert()))
+        return None if isinstance(plan, EnvironmentFailure) else len(plan or ()) or None
 
     def _take(self, i: int, action: str) -> Step:
         reason = self._reset_failures[i]

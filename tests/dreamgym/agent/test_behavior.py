@@ -403,3 +403,12 @@ def test_the_actions_of_an_expert_are_tried_as_they_are():
     actions = [t.action for e in results[100:] for t in e.transitions]
     pressed = np.mean([a.startswith("press ") and len(a) == 7 for a in actions])
     assert pressed > 0.85  # the others are scrambled words
+
+
+@pytest.mark.parametrize("method", ["expert", "valid_actions"])
+def test_a_text_in_place_of_a_list_is_not_played_letter_by_letter(method, capsys):
+    Spelt = type("Spelt", (doubles.Corridor,), {method: lambda self: "go right"})
+    episodes = collected(Spelt(), episodes=12)
+    actions = {t.action for e in episodes for t in e.transitions}
+    assert not actions & set("go right")
+    assert "must return a list, got the text 'go right'" in capsys.readouterr().err

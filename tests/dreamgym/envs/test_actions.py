@@ -103,6 +103,11 @@ def test_what_is_listed_is_a_list_in_the_same_order_everywhere():
     assert as_list(name for name in names) == names
     assert as_list(np.array(names)) == names
     assert as_list(None) is None
+    for text in ("go left", b"go left"):
+        with pytest.raises(
+            TypeError, match=r"must return a list, got the text b?'go left'"
+        ):
+            as_list(text)
 
 
 class Listing(doubles.Corridor):
