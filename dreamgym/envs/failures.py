@@ -81,6 +81,10 @@ class Deadlines(NamedTuple):
     """Of all other methods."""
 
 
+USUAL_DEADLINES = Deadlines(RESET_SECONDS, STEP_SECONDS, OTHER_CALLS * RESET_SECONDS)
+"""Those of an environment that declares none."""
+
+
 def deadlines_of(env: gymnasium.Env) -> Deadlines:
     """Return the deadlines that an environment declares, else the usual ones."""
     reset = _declared(env, "reset_seconds", RESET_SECONDS)

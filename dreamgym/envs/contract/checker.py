@@ -269,13 +269,12 @@ class _Inspector:
 
     def _check_plan(self, trace: Trace, plan: list[str]) -> None:
         where = f"task {trace.task.id!r}: {len(plan)} actions"
+        if self.deterministic:  # else lots may refuse an action
+            check_refused(self.findings, trace)
         if trace.last.truncated and trace.length <= len(plan):
             return  # the environment's own limit: said of all plans together
         self.expert_traces.append(trace)
-        if not self.deterministic:
-            return  # lots may refuse an action, and lose
-        check_refused(self.findings, trace)
-        if trace.won:
+        if trace.won or not self.deterministic:  # lots may lose
             return
         self.broken_expert = True
         total = sum(step.reward for step in trace.steps)

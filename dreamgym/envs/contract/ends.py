@@ -14,7 +14,6 @@ from dreamgym.envs.contract.findings import Findings
 from dreamgym.envs.contract.player import NONSENSE, Player, Trace
 from dreamgym.envs.failures import (
     EnvironmentTimeout,
-    deadlines_of,
     declared_copies,
 )
 
@@ -30,7 +29,7 @@ def check_step_after_end(player: Player, trace: Trace, what: str) -> str | None:
     The episode is the one that the environment has just ended. Where nothing is raised,
     it is returned where that was: how much it matters, all episodes together show.
     """
-    seconds = deadlines_of(player.env).step
+    seconds = player.deadlines.step
     result = guarded(player.env, lambda: player.env.step("look"), seconds=seconds)
     where = f"task {trace.task.id!r}, {what}, after step {trace.length}"
     if isinstance(result, EnvironmentFailure) and isinstance(

@@ -20,7 +20,7 @@ from dreamgym.envs import base
 from dreamgym.envs.base import EnvironmentFailure, guarded
 from dreamgym.envs.contract.findings import Findings, difference
 from dreamgym.envs.contract.results import can_be_read, is_text, warn_of_empty_state
-from dreamgym.envs.failures import EnvironmentTimeout, deadlines_of
+from dreamgym.envs.failures import USUAL_DEADLINES, EnvironmentTimeout, deadlines_of
 from dreamgym.envs.tools.tool_env import ToolEnv
 from worldmodel.data.records import Task
 
@@ -150,7 +150,12 @@ class Player:
         self.observation = self.instruction = ""  # what the agent reads now
         self.seconds = 0.0  # of all steps together
         self.timeouts = 0
-        self._deadlines = deadlines_of(env)
+        try:
+            self.deadlines = deadlines_of(env)
+        except ValueError as error:
+            self.deadlines = USUAL_DEADLINES
+            cure = "declare seconds as a number, or None for no deadline"
+            findings.fault(str(error), "reset_seconds, step_seconds", cure)
 
     def call(self, name: str, where: str, method: Callable[[], Any]) -> Any:
         """Return what a method returns; None, with a fault, where it returns nothing.
@@ -163,7 +168,7 @@ class Player:
             return None
         start = time.monotonic()
         declared = name if name in ("reset", "step") else ""
-        deadline = getattr(self._deadlines, declared or "other")
+        deadline = getattr(self.deadlines, declared or "other")
         result = guarded(
             self.env, method, seconds=deadline, method="" if declared else name
         )
@@ -197,7 +202,7 @@ class Player:
     @property
     def deadline(self) -> float:
         """Seconds of CHECK_CALLS resets and steps, 0 for no deadline."""
-        seconds = self._deadlines.reset, self._deadlines.step
+        seconds = self.deadlines.reset, self.deadlines.step
         return 0.0 if 0.0 in seconds else CHECK_CALLS * sum(seconds)
 
     def _broken_plan(self) -> tuple[str, str] | None:

@@ -37,6 +37,13 @@ PAIRS = (("train", "dev"), ("train", "test"), ("dev", "test"))
 
 def sound_tasks(player: Player, where: str, value: Any) -> list[Task] | None:
     """Return a list of tasks, or None with a fault where it is something else."""
+    if isinstance(value, Task):
+        player.findings.fault(
+            f"{where} must return a list of Tasks, got a single Task",
+            where,
+            "return [task]",
+        )
+        return None
     tasks = list(value) if isinstance(value, Iterable) else [value]
     wrong = [t for t in tasks if not isinstance(t, Task)]
     if wrong:
@@ -47,7 +54,7 @@ def sound_tasks(player: Player, where: str, value: Any) -> list[Task] | None:
             "imported from dreamgym",
         )
         return None
-    for name in ("id", "instruction"):
+    for name in ("id", "instruction", "env", "family", "split"):
         texts = [getattr(t, name) for t in tasks]
         others = [x for x in texts if not isinstance(x, str)]
         if others:
@@ -55,6 +62,16 @@ def sound_tasks(player: Player, where: str, value: Any) -> list[Task] | None:
                 f"a task's {name} must be a text, got {others[0]!r:.60}",
                 where,
                 f"make it with Task({name}=str(...))",
+            )
+            return None
+    for name in ("initial_state", "lineage"):
+        values = [getattr(t, name) for t in tasks]
+        others = [x for x in values if not _are_texts(x)]
+        if others:
+            player.findings.fault(
+                f"a task's {name} must be a list of texts, got {others[0]!r:.60}",
+                where,
+                "leave it out where a task has none",
             )
             return None
     others = [t.options for t in tasks if not isinstance(t.options, Mapping)]
@@ -66,6 +83,12 @@ def sound_tasks(player: Player, where: str, value: Any) -> list[Task] | None:
         )
         return None
     return tasks
+
+
+def _are_texts(value: Any) -> bool:
+    """Return whether a value is a list or a tuple of texts."""
+    is_list = isinstance(value, list | tuple)
+    return is_list and all(isinstance(text, str) for text in value)
 
 
 def check_splits(player: Player, lister: base.HasTasks) -> None:
@@ -279,7 +302,7 @@ def check_variations(player: Player, varied: base.HasVariations, task: Task) -> 
         )
         for _ in range(2)
     ]
-    if None in draws or sound_tasks(player, where, draws[0]) is None:
+    if None in draws or (first := sound_tasks(player, where, draws[0])) is None:
         return
     if draws[0] != draws[1]:
         fault(
@@ -287,7 +310,7 @@ def check_variations(player: Player, varied: base.HasVariations, task: Task) -> 
             where,
             "draw only from the generator that is given",
         )
-    for variation in draws[0]:
+    for variation in first:
         if variation.id == task.id:
             fault(
                 "variations hold the task itself", where, "give a variation its own id"

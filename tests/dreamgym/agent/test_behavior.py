@@ -407,7 +407,7 @@ def test_the_actions_of_an_expert_are_tried_as_they_are():
 
 @pytest.mark.parametrize("method", ["expert", "valid_actions"])
 def test_a_text_in_place_of_a_list_is_not_played_letter_by_letter(method, capsys):
-    Spelt = type("Spelt", (doubles.Corridor,), {method: lambda self: "go right"})
+    Spelt = type("Spelt", (doubles.Corridor,), {method: lambda _: "go right"})
     episodes = collected(Spelt(), episodes=12)
     actions = {t.action for e in episodes for t in e.transitions}
     assert not actions & set("go right")

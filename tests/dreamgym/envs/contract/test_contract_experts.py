@@ -366,3 +366,22 @@ def test_a_cell_of_a_board_that_is_shown_is_no_unseen_name(columns, action, unse
     findings = Findings()
     check_names(findings, episodes)
     assert bool(findings.warnings) == unseen
+
+
+class Refused(doubles.Corridor):
+    """Its plan is longer than its limit, and no action of it is taken."""
+
+    max_episode_steps = 4
+
+    def expert(self):
+        return ["Go Right!"] * 30
+
+    def step(self, action):
+        *rest, info = super().step(action)
+        return (*rest, {**info, "invalid": action not in self.valid_actions()})
+
+
+def test_refused_actions_of_a_plan_are_named_though_the_limit_cuts_it():
+    report = checked(Refused)
+    named(report.faults, "every plan of the expert is longer")
+    named(report.warnings, "an action of the expert's plan was refused: 'Go Right!'")

@@ -5,7 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from dreamgym.envs.contract import texts
+from dreamgym.envs.contract import checker, texts
+from dreamgym.envs.contract.findings import Findings
+from dreamgym.envs.contract.player import Player
+from dreamgym.envs.contract.tasks import sound_tasks
 from tests import doubles
 from tests.dreamgym.envs.contract.common import checked, named
 
@@ -44,13 +47,35 @@ def test_a_task_that_cannot_be_read_back_is_a_fault(values, reason):
     assert reason in fault.where
 
 
+def unchecked(task, name, value):
+    """A task with any value of a field, past the check of types that the tests have."""
+    odd = object.__new__(type(task))
+    for field, given in (vars(task) | {name: value}).items():
+        object.__setattr__(odd, field, given)
+    return odd
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("family", ["a"]),
+        ("split", None),
+        ("initial_state", None),
+        ("initial_state", "room hall"),
+        ("lineage", (1,)),
+    ],
+)
+def test_tasks_with_fields_of_another_type_are_no_sound_tasks(name, value):
+    player = Player(doubles.Corridor(), Findings())
+    tasks = [unchecked(doubles.tasks("train")[0], name, value)]
+    assert sound_tasks(player, "tasks('train')", tasks) is None
+    assert any(f"a task's {name} must be" in what for what in player.findings.faults)
+
+
 def test_fields_of_another_type_are_named():
-    """Past the check of types that the tests have."""
     task = doubles.tasks("train")[0]
     for name, value in (("family", None), ("lineage", (1,))):
-        odd = object.__new__(type(task))
-        for field, given in (vars(task) | {name: value}).items():
-            object.__setattr__(odd, field, given)
+        odd = unchecked(task, name, value)
         reason = texts._why_unreadable(odd)
         assert reason is not None
         assert f"field 'task.{name}': expected" in reason
@@ -116,3 +141,26 @@ def test_calls_of_another_form_in_the_info_of_a_reset_are_a_fault():
 def test_a_seed_that_is_no_integer_is_warned_of(seed):
     report = checked(changing(options={"seed": seed}))
     assert repr(seed) in named(report.warnings, "'seed' is no integer").what
+
+
+class Slow(doubles.Corridor):
+    """Its deadline is a text, and its expert gives one text in place of a list."""
+
+    reset_seconds = "60"
+
+    def expert(self):
+        return "go right"
+
+
+def test_a_deadline_that_is_no_number_hides_no_other_fault():
+    faults = checked(Slow).faults
+    named(faults, "reset_seconds must be a number of at least 0")
+    named(faults, "got a string")
+
+
+@pytest.mark.parametrize("method", ["tasks", "variations"])
+def test_one_task_in_place_of_a_list_is_a_fault(method):
+    task = dataclasses.replace(doubles.tasks("train")[0], split="generated")
+    Single = type("Single", (doubles.Corridor,), {method: lambda *_: task})
+    faults = checker.check(Single(), limit=30, tasks=1).faults
+    named(faults, f"^{method}.* must return a list of Tasks, got a single Task")
