@@ -38,14 +38,14 @@ from dreamgym.envs.contract.ends import (
     check_declarations,
     check_declared_limit,
     check_early_limits,
+    check_nonsense_ends,
     check_step_after_end,
-    is_limit,
-    warn_of_end,
 )
 from dreamgym.envs.contract.experts import (
     SECONDS,
     TASKS,
     check_expert_reads,
+    check_held_out,
     check_hidden,
     check_later_plans,
     check_lost_plans,
@@ -138,12 +138,14 @@ def check(
         inspector.inspect(played[int(i)])
     inspector.conclude(played)
     if lister is not None:
-        check_splits(player, lister)
+        splits = check_splits(player, lister)
         check_listing(player, lister, played)
         checks.add("splits apart")
-    elif listed and inspector.deterministic:
-        seeds = {s: base.tasks_of(env, name, s, MAX_SEEDS) for s in SPLITS}
-        check_twins(player, seeds)
+    else:
+        splits = {s: base.tasks_of(env, name, s, MAX_SEEDS) for s in SPLITS}
+        if listed and inspector.deterministic:
+            check_twins(player, splits)
+    check_held_out(player, splits, inspector.planned)
     if inspector.differing is not None:  # then copies differ as well
         if make is not None:
             explain_replays(player, make, inspector.differing)
@@ -394,12 +396,8 @@ class _Inspector:
         steps = [step for trace in self.random for step in trace.steps[1:]]
         flagged = all(step.invalid is not None for step in steps)
         taken = taken_actions(self.random) if flagged else []
-        if not any(
-            is_limit(player, trace, sound or taken, limit)
-            for trace, sound in self.nonsense_ends
-        ):
-            for trace, _ in self.nonsense_ends:
-                warn_of_end(player, trace, single_turn=single)
+        ends = self.nonsense_ends
+        check_nonsense_ends(player, ends, taken, limit, single_turn=single)
         check_task_read(player, self.expert_traces, tasks)
         if self.sample is not None:
             check_global_random(player, self.sample)

@@ -232,7 +232,27 @@ def check_early_limits(player: Player, traces: Sequence[Trace], limit: int) -> N
     )
 
 
-def is_limit(player: Player, trace: Trace, others: Sequence[str], limit: int) -> bool:
+def check_nonsense_ends(
+    player: Player,
+    ends: Sequence[tuple[Trace, Sequence[str]]],
+    taken: Sequence[str],
+    limit: int,
+    *,
+    single_turn: bool,
+) -> None:
+    """Warn of nonsense that ends episodes: of a limit that terminates, or else of each.
+
+    Args:
+      ends: episodes that nonsense ended, each with sound actions of its start.
+      taken: actions that the environment takes, where there are no sound ones.
+    """
+    if any(_is_limit(player, trace, sound or taken, limit) for trace, sound in ends):
+        return
+    for trace, _ in ends:
+        _warn_of_end(player, trace, single_turn=single_turn)
+
+
+def _is_limit(player: Player, trace: Trace, others: Sequence[str], limit: int) -> bool:
     """Warn of a limit that terminates, which comes whatever the actions are.
 
     Rules that end on bad moves come later where one sound action is among them. A
@@ -259,7 +279,7 @@ def is_limit(player: Player, trace: Trace, others: Sequence[str], limit: int) ->
     return False
 
 
-def warn_of_end(player: Player, trace: Trace, *, single_turn: bool) -> None:
+def _warn_of_end(player: Player, trace: Trace, *, single_turn: bool) -> None:
     """Warn of nonsense that ends an episode."""
     plural = "s" * (trace.length > 1)
     where = f"task {trace.task.id!r}: {trace.length} nonsense action{plural}"

@@ -6,11 +6,13 @@ and the moments at which it acts on what the agent does not see.
 
 import dataclasses
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from dreamgym.envs import base
-from dreamgym.envs.contract.actions import checked_actions
+from dreamgym.envs.contract.actions import checked_actions, random_chooser
 from dreamgym.envs.contract.findings import Findings
 from dreamgym.envs.contract.player import (
     Player,
@@ -26,6 +28,10 @@ SECONDS = 20.0
 """After so many seconds no further plan is played."""
 LATER_TASKS = 3
 """Tasks in which an expert is asked for a plan on the way, at most."""
+HELD_OUT_TASKS = 3
+"""Dev tasks and test tasks that are played, at most."""
+RANDOM_STEPS = 10
+"""Random steps of such a task for which there is no plan, at most."""
 
 
 def check_expert_reads(player: Player, trace: Trace) -> bool:
@@ -130,16 +136,18 @@ def check_later_plans(player: Player, tasks: Sequence[Task]) -> None:
             return
 
 
+def _is_cut(episode: PlannedEpisode) -> bool:
+    """Return whether the environment's limit cuts an episode before its plan ends."""
+    trace = episode.trace
+    return trace.last.truncated and trace.length <= len(episode.plan)
+
+
 def check_lost_plans(findings: Findings, episodes: Sequence[PlannedEpisode]) -> None:
     """Warn of plans that do not win, where others do.
 
     An episode that the environment cuts before the plan is through is left out.
     """
-    played = [
-        e
-        for e in episodes
-        if not (e.trace.last.truncated and e.trace.length <= len(e.plan))
-    ]
+    played = [e for e in episodes if not _is_cut(e)]
     lost = [e for e in played if not e.trace.won]
     if not lost or len(lost) == len(played):
         return
@@ -151,6 +159,41 @@ def check_lost_plans(findings: Findings, episodes: Sequence[PlannedEpisode]) -> 
         "mend the plan, or return [] for tasks that it cannot win: a lost episode is "
         "not imitated, and its real steps are spent",
     )
+
+
+def check_held_out(
+    player: Player, splits: Mapping[str, Sequence[Task]], planned: Sequence[Trace]
+) -> None:
+    """Play some dev and test tasks, so that their faults are named as well.
+
+    Each is played by the expert's plan, else at random for a few steps. Add a warning
+    where plans win tasks of train and none of these; lots may lose, and say nothing.
+
+    Args:
+      planned: episodes of the expert's plans for train tasks.
+    """
+    tells = base.is_deterministic(player.env) and any(t.won for t in planned)
+    deadline = time.monotonic() + SECONDS
+    for split in ("dev", "test"):
+        tasks = splits.get(split, ())
+        places = np.linspace(0, len(tasks) - 1, min(len(tasks), HELD_OUT_TASKS))
+        ends = list[Trace]()
+        for task in [tasks[int(i)] for i in places]:
+            if time.monotonic() > deadline:
+                return
+            if (episodes := play_plans(player, [task])) and not _is_cut(episodes[0]):
+                ends.append(episodes[0].trace)
+            elif not episodes:
+                chooser = random_chooser(player, task, ())
+                player.play(task, [chooser] * RANDOM_STEPS, RANDOM_STEPS)
+        if tells and len(ends) > 1 and not any(trace.won for trace in ends):
+            player.findings.warn(
+                f"the expert's plan wins tasks of train, and none of {split}",
+                f"{len(ends)} tasks of {split} played; first {ends[0].task.id!r}, "
+                f"after {ends[0].length} actions",
+                "make tasks of all splits winnable in the same way: policies are "
+                "measured on dev and test",
+            )
 
 
 def check_hidden(

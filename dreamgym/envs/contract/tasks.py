@@ -91,11 +91,11 @@ def _are_texts(value: Any) -> bool:
     return is_list and all(isinstance(text, str) for text in value)
 
 
-def check_splits(player: Player, lister: base.HasTasks) -> None:
+def check_splits(player: Player, lister: base.HasTasks) -> dict[str, Sequence[Task]]:
     """Fault splits that are empty, share tasks, or name another split; warn of twins.
 
     Tasks of two splits are twins where instruction, first state and the expert's plan
-    are the same.
+    are the same. Returns the tasks of each split, none where one is no list of tasks.
     """
     fault = player.findings.fault
     splits: dict[str, Sequence[Task]] = {}
@@ -104,7 +104,7 @@ def check_splits(player: Player, lister: base.HasTasks) -> None:
         tasks = player.call("tasks", where, lambda split=split: lister.tasks(split))
         sound = None if tasks is None else sound_tasks(player, where, tasks)
         if sound is None:
-            return
+            return {}
         splits[split] = sound
         if not splits[split] and split != "train":
             uses = {
@@ -146,6 +146,7 @@ def check_splits(player: Player, lister: base.HasTasks) -> None:
             )
     copied = check_copies_of_tasks(player, splits)
     check_twins(player, {s: tasks for s, tasks in splits.items() if s not in copied})
+    return splits
 
 
 def check_listing(player: Player, lister: base.HasTasks, tasks: Sequence[Task]) -> None:

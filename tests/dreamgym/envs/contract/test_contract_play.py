@@ -3,6 +3,8 @@
 import dataclasses
 import re
 
+import pytest
+
 from dreamgym.envs import base, wrappers
 from dreamgym.envs.base import TextEnv
 from dreamgym.envs.contract import checker
@@ -217,3 +219,40 @@ def test_a_plan_may_be_longer_than_the_other_play_of_the_check():
     assert not [f for f in report.faults if "does not win" in f.what]
     won, played = report.won["the expert"]
     assert won == played
+
+
+class HeldOut(doubles.Corridor):
+    """It remembers the split that is played."""
+
+    def reset(self, *, seed=None, options=None):
+        task = (options or {}).get("task")
+        self.split = "train" if task is None else task.split
+        return super().reset(seed=seed, options=options)
+
+
+class BreaksInTest(HeldOut):
+    def step(self, action):
+        if self.split == "test":
+            raise KeyError("rooms_test")
+        return super().step(action)
+
+
+class LostInDev(HeldOut):
+    def step(self, action):
+        *rest, info = super().step(action)
+        return (*rest, info | {"success": False} if self.split == "dev" else info)
+
+
+class BreaksUnplanned(BreaksInTest):
+    expert = None
+
+
+@pytest.mark.parametrize("environment", [BreaksInTest, BreaksUnplanned])
+def test_a_step_that_fails_in_test_tasks_alone_is_a_fault(environment):
+    fault = named(checked(environment).faults, "step raised KeyError")
+    assert f"task {doubles.tasks('test')[0].id!r}, step 1" in fault.where
+
+
+def test_tasks_of_a_split_that_no_plan_wins_are_warned_of():
+    warnings = checked(LostInDev).warnings
+    assert "3 tasks of dev" in named(warnings, "and none of dev").where
