@@ -13,15 +13,16 @@ it; then `KeepLines`, and `ShortPages` last.
 """
 
 import dataclasses
-import json
+import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, SupportsFloat
 
 import gymnasium
 
 from dreamgym.envs import base
 from dreamgym.envs.spaces import AnyText
+from dreamgym.envs.tools.facts import is_result, messages_of, split_facts
 from dreamgym.envs.tools.tool_env import ToolEnv
 from worldmodel.data.records import State, Task
 
@@ -34,9 +35,6 @@ _TRANSLATED = ("tasks", "expert", "valid_actions", "variations", "render_state")
 """Methods of an environment whose texts `JoinedNames` translates."""
 _TEXTS_OF_INFO = ("instruction", "tools", "tool_schemas", "calls")
 """What `info` holds at a reset that the agent reads, or is compared with."""
-
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'(])")
-"""Where one sentence ends and the next one begins."""
 
 Step = tuple[str, SupportsFloat, bool, bool, dict[str, Any]]
 
@@ -84,7 +82,8 @@ class _TextWrapper(gymnasium.Wrapper[str, str, str, str]):
     def reset(self, **kwargs: Any) -> tuple[str, dict[str, Any]]:
         """See gymnasium.Env."""
         obs, info = self.env.reset(**kwargs)
-        return "\n".join(self.begin(obs.splitlines())), info
+        lines = obs.splitlines()
+        return self._shown(lines, self.begin(lines)), info
 
     def render_state(self, state: State) -> str:
         """Return a state as text: the environment does not know the added lines."""
@@ -93,16 +92,30 @@ class _TextWrapper(gymnasium.Wrapper[str, str, str, str]):
     def step(self, action: str) -> Step:
         """See gymnasium.Env."""
         obs, reward, terminated, truncated, info = self.env.step(action)
-        text = "\n".join(self.change(action, obs.splitlines()))
+        lines = obs.splitlines()
+        text = self._shown(lines, self.change(action, lines))
         return text, reward, terminated, truncated, info
+
+    def added(self, before: list[str], after: list[str]) -> list[str]:
+        """Return the lines that this wrapper adds to a state."""
+        return [line for line in after if line not in before]
+
+    def _shown(self, before: list[str], after: list[str]) -> str:
+        """Return the text of a state; a `ToolEnv` lists values of the new lines too."""
+        if isinstance(env := self.unwrapped, ToolEnv):
+            instruction, lines = env.sight_texts()
+            added = messages_of(self.added(before, after))
+            env.replace_sight(instruction, [*lines, *added])
+        return "\n".join(after)
 
 
 class RecentReplies(_TextWrapper):
     """Adds the last actions with what the environment answered to each.
 
     For environments whose replies are read once and needed later, such as the value
-    that a tool returned. The reply of a `ToolEnv` is its line `result ...`, that of
-    other environments the lines that were not there before the action.
+    that a tool returned. The reply of a `ToolEnv` is all lines from its first line
+    `result ...` on, that of other environments the lines that were not there before
+    the action.
     """
 
     def __init__(
@@ -124,33 +137,36 @@ class RecentReplies(_TextWrapper):
         super().__init__(env)
         if count < 1:
             raise ValueError(f"count must be >= 1, got {count}")
-        if is_reply is None and isinstance(env.unwrapped, ToolEnv):
-            is_reply = _is_result
         self.count, self.is_reply = count, is_reply
         self._before: list[str] = []
-        self._replies: list[str] = []
+        self._replies: list[tuple[str, str]] = []
+        self._repeated: list[str] = []
 
     def begin(self, lines: list[str]) -> list[str]:
         """See _TextWrapper."""
-        self._before, self._replies = lines, []
+        self._before, self._replies, self._repeated = lines, [], []
         return lines
 
     def change(self, action: str, lines: list[str]) -> list[str]:
         """See _TextWrapper."""
-        earlier = [f"earlier {reply}" for reply in self._replies]
-        if self.is_reply is None:
-            new = [line for line in lines if line not in self._before]
-        else:
+        if self.is_reply is not None:
             new = [line for line in lines if self.is_reply(line)]
+        elif isinstance(self.unwrapped, ToolEnv):  # its results stand last
+            new = list(itertools.dropwhile(lambda line: not is_result(line), lines))
+        else:
+            new = [line for line in lines if line not in self._before]
+        earlier = [f"earlier {done}: {reply}" for done, reply in self._replies]
+        self._repeated = [x for _, reply in self._replies for x in reply.split("; ")]
         texts = (" ".join(action.split()), "; ".join(new) or "nothing new")
-        reply = ": ".join(text[:MAX_REPLY_CHARACTERS] for text in texts)
+        done, reply = (text[:MAX_REPLY_CHARACTERS] for text in texts)
         self._before = lines
-        self._replies = [*self._replies, reply][-self.count :]
+        self._replies = [*self._replies, (done, reply)][-self.count :]
         return [*earlier, *lines]
 
-
-def _is_result(line: str) -> bool:
-    return line.startswith("result ")
+    def added(self, before: list[str], after: list[str]) -> list[str]:
+        """Return the replies that are repeated, without their actions."""
+        del before, after
+        return self._repeated
 
 
 class KeepLines(_TextWrapper):
@@ -229,6 +245,11 @@ class ShortPages(_TextWrapper):
         self._before = frozenset()
         return self.change("", lines)
 
+    def added(self, before: list[str], after: list[str]) -> list[str]:
+        """Return nothing: counts of lines are no values."""
+        del before, after
+        return []
+
     def change(self, action: str, lines: list[str]) -> list[str]:
         """See _TextWrapper."""
         del action
@@ -268,41 +289,6 @@ class SplitLines(_TextWrapper):
         """See _TextWrapper."""
         del action
         return self.begin(lines)
-
-
-def split_facts(line: str) -> list[str]:
-    """Return the facts of a line: those of an object in JSON at its end, or sentences.
-
-    Keys of objects within it are joined by a space; lists of plain values stay on one
-    line: `{"kettle": {"colour": "green"}, "seen": [1, 2]}` becomes
-    `kettle colour: green` and `seen: 1, 2`. What stands before the object begins each
-    of its lines.
-    """
-    start = line.find("{")
-    if start >= 0:
-        try:
-            value = json.loads(line[start:])
-        except (ValueError, RecursionError):
-            value = None
-        if isinstance(value, dict) and value:
-            return list(_json_facts(line[:start].split(), value))
-    first, *others = _SENTENCE_END.split(line)
-    head = "result " if _is_result(line) else ""
-    return [first, *(f"{head}{sentence}" for sentence in others)]
-
-
-def _json_facts(path: list[str], value: Any) -> Iterator[str]:
-    """Yield a line for each value that holds no objects."""
-    if isinstance(value, dict) and value:
-        for key, part in value.items():
-            yield from _json_facts([*path, str(key)], part)
-    elif isinstance(value, list) and any(isinstance(x, dict | list) for x in value):
-        for number, part in enumerate(value, 1):
-            yield from _json_facts([*path, str(number)], part)
-    else:
-        parts = value if isinstance(value, list) else [value]
-        texts = [x if isinstance(x, str) else json.dumps(x) for x in parts]
-        yield " ".join(f"{' '.join(path)}: {', '.join(texts)}".split())
 
 
 class JoinedNames(gymnasium.Wrapper[str, str, str, str]):
@@ -347,12 +333,20 @@ class JoinedNames(gymnasium.Wrapper[str, str, str, str]):
             given["task"] = _with_texts(task, self.split)
         obs, info = self.env.reset(seed=seed, options=given or options)
         texts = {k: info[k] for k in _TEXTS_OF_INFO if k in info}
+        self._join_sight()
         return self.join(obs), info | _translated(texts, self.join)
 
     def step(self, action: str) -> Step:
         """See gymnasium.Env."""
         obs, reward, terminated, truncated, info = self.env.step(self.split(action))
+        self._join_sight()
         return self.join(obs), reward, terminated, truncated, info
+
+    def _join_sight(self) -> None:
+        """Let a `ToolEnv` list values with joined names."""
+        if isinstance(env := self.unwrapped, ToolEnv):
+            instruction, lines = env.sight_texts()
+            env.replace_sight(self.join(instruction), list(map(self.join, lines)))
 
     def __getattr__(self, name: str) -> Any:
         """Return the capability of the environment, with joined names.

@@ -10,6 +10,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from worldmodel.text.tools.tool_calls import Call
+
 
 def first_newest(rows: Sequence[str], limit: int) -> int:
     """Return where the last rows begin that have at most `limit` characters."""
@@ -69,3 +71,19 @@ def _in_order(value: Any) -> list[Any]:
     if isinstance(value, set | frozenset):
         return sorted(value, key=str)
     raise TypeError(f"JSON has no {type(value).__name__}")
+
+
+def error_text(error: Exception, what: Any) -> str:
+    """Return what is wrong with a call or an answer, as the agent reads it."""
+    if not error.args:
+        return type(error).__name__
+    cause = error.args[0]
+    given = what.arguments.values() if isinstance(what, Call) else [what]
+    # A text with a space that the agent did not give is a message.
+    is_message = isinstance(cause, str) and " " in cause and cause not in given
+    if isinstance(error, UnicodeError):  # of several arguments
+        return str(error)
+    if not isinstance(error, KeyError) or is_message:
+        return str(cause)
+    name = json.dumps(cause, ensure_ascii=False) if isinstance(cause, str) else cause
+    return f"nothing is named {name!s:.80}"

@@ -26,7 +26,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
 from dreamgym.envs.base import AnyText, TextEnv, as_tasks
-from dreamgym.envs.tools.lines import first_newest, result_text, texts_of
+from dreamgym.envs.tools.lines import (
+    error_text,
+    first_newest,
+    result_text,
+    texts_of,
+)
 from dreamgym.envs.tools.signatures import Signature, place_of, refuse_static_tool
 from dreamgym.envs.tools.values import Sight, fair_shares
 from worldmodel.data.records import Task
@@ -62,7 +67,8 @@ HOOKS = (
 """What others ask an environment for that a ToolEnv does not define itself."""
 
 STATE = frozenset(
-    "_left_out _messages _open _reward _steps _success _task _visible_messages".split()
+    "_left_out _messages _open _replaced_sight _reward _steps _success _task "
+    "_visible_messages".split()
 )
 """Attributes in which a ToolEnv holds its episode."""
 
@@ -107,6 +113,7 @@ class ToolEnv(TextEnv):
     tools: Mapping[str, "Signature"] = types.MappingProxyType({})
     _task: Task | None = None
     _open = False
+    _replaced_sight: tuple[str, Sequence[str]] | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -212,7 +219,7 @@ class ToolEnv(TextEnv):
         self._task, self._steps, self._open = task, 0, True
         self._success, self._reward = None, 0.0
         self._messages, self._visible_messages = ["ready"], []
-        self._left_out = 0
+        self._left_out, self._replaced_sight = 0, None
         try:
             message = self.start(task)
         except BaseException:  # there is no episode, also not the one before
@@ -284,6 +291,7 @@ class ToolEnv(TextEnv):
         if not self._open:
             raise RuntimeError("step() needs a running episode: call reset() first")
         self._steps, self._reward = self._steps + 1, float(self.step_reward)
+        self._replaced_sight = None
         expected = {"_task": self._task, "_open": True, "_steps": self._steps}
         calls, _ = read_action(action)
         if calls and self.tools:
@@ -319,7 +327,7 @@ class ToolEnv(TextEnv):
         try:
             return run(what), False
         except (ValueError, LookupError) as error:
-            return f"error: {_explain(error, what)}", True
+            return f"error: {error_text(error, what)}", True
 
     def _call(self, call: Call) -> str:
         if call.tool not in self.tools:
@@ -385,12 +393,23 @@ class ToolEnv(TextEnv):
         return self.tools
 
     def _sight(self) -> Sight:
-        """Return what the agent sees, without errors and without the tools."""
+        return Sight(*self.sight_texts(), unlikely=self.tools)
+
+    def sight_texts(self) -> tuple[str, Sequence[str]]:
+        """Return the instruction and the lines from which `valid_actions` has values.
+
+        These are without errors and without the tools.
+        """
         instruction = "" if self._task is None else self._task.instruction
         if not self._open:
-            return Sight(instruction, unlikely=self.tools)
-        sight = [*texts_of(self.observation()), *self._visible_messages]
-        return Sight(instruction, sight, unlikely=self.tools)
+            return instruction, []
+        if self._replaced_sight is not None:
+            return self._replaced_sight
+        return instruction, [*texts_of(self.observation()), *self._visible_messages]
+
+    def replace_sight(self, instruction: str, lines: Sequence[str]) -> None:
+        """Set what `sight_texts` returns until the next step, for wrappers."""
+        self._replaced_sight = instruction, lines
 
     def _require_task(self, method: str) -> None:
         if self._task is None:
@@ -423,19 +442,3 @@ def _refuse_tools(where: str, value: Any) -> None:
         f"{where}: `tools` holds the signatures of the tools in every ToolEnv, got "
         f"{value!r:.80}: give the attribute another name"
     )
-
-
-def _explain(error: Exception, what: Any) -> str:
-    """Return what is wrong with a call or an answer, as the agent reads it."""
-    if not error.args:
-        return type(error).__name__
-    cause = error.args[0]
-    given = what.arguments.values() if isinstance(what, Call) else [what]
-    # A text with a space that the agent did not give is a message.
-    is_message = isinstance(cause, str) and " " in cause and cause not in given
-    if isinstance(error, UnicodeError):  # of several arguments
-        return str(error)
-    if not isinstance(error, KeyError) or is_message:
-        return str(cause)
-    name = json.dumps(cause, ensure_ascii=False) if isinstance(cause, str) else cause
-    return f"nothing is named {name!s:.80}"

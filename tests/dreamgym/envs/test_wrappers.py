@@ -7,6 +7,7 @@ import pytest
 from dreamgym.envs import base, wrappers
 from dreamgym.envs.base import TextEnv
 from dreamgym.envs.contract import checker
+from dreamgym.envs.tools.tool_env import ToolEnv, tool
 from tests import doubles
 from tests.strangers import tools
 from worldmodel.data.records import Task
@@ -45,6 +46,9 @@ class Script(TextEnv):
         ('{"note": "two\\nlines", "empty": {}}', ["note: two lines", "empty: {}"]),
         ("{not json. Really", ["{not json.", "Really"]),
         ("[1, 2]", ["[1, 2]"]),
+        ('result [{"id": 7, "at": [1, 2]}, {"id": 9}]',
+         ["result 1 id: 7", "result 1 at: 1, 2", "result 2 id: 9"]),
+        ('see [1] in {"id": 7}', ["see [1] in id: 7"]),
         ("result Open. You see K7.", ["result Open.", "result You see K7."]),
         ("{}", ["{}"]),
     ],
@@ -140,6 +144,84 @@ def test_a_reply_that_stood_there_before_is_a_reply_all_the_same():
         Script(*same), is_reply=lambda line: line.startswith("result")
     )
     assert play(env, "get x", "get y")[-1] == "earlier get x: result 4\nkey\nresult 4"
+
+
+class Orders(ToolEnv):
+    """Finds a number that a later call needs, in a result of several lines."""
+
+    def tasks(self, split):
+        return [Task(id=split, instruction="cancel an order of ada", split=split)]
+
+    def start(self, task):
+        del task
+        return "welcome to the back office"
+
+    @tool
+    def find(self, name: str) -> str:
+        """Find the order of a customer."""
+        if name == "eve":
+            raise ValueError("no order of eve\nask ZED")
+        return f"one order\norder R7731 of {name}"
+
+    @tool
+    def wait(self) -> str:
+        """Wait."""
+        return "it rains"
+
+    @tool
+    def cancel(self, order_id: str) -> str:
+        """Cancel an order."""
+        self.finish(order_id == "R7731")
+        return "cancelled"
+
+    @tool
+    def go(self, place: str) -> str:
+        """Go somewhere."""
+        return f"arrived at {place}" if place == "back office" else "lost"
+
+
+def test_all_lines_of_a_result_are_repeated():
+    env = wrappers.RecentReplies(Orders())
+    find, wait = Orders.call("find", name="ada"), Orders.call("wait")
+    assert play(env, find, f"{wait}\n{find}", wait)[-1].splitlines() == [
+        f"earlier {find}: result one order; order R7731 of ada",
+        f"earlier {wait} {find}: result it rains; result one order; order R7731 of ada",
+        "result it rains",
+    ]
+
+
+def test_tools_are_called_with_values_that_a_wrapper_repeats():
+    cancel = Orders.call("cancel", order_id="R7731")
+    find, wait = Orders.call("find", name="ada"), Orders.call("wait")
+    for wrapper in (wrappers.RecentReplies, wrappers.KeepLines):
+        env = wrappers.ShortPages(wrapper(wrappers.SplitLines(Orders())))
+        play(env, find, wait)
+        assert cancel in env.valid_actions()
+        assert base.as_forkable(env).fork().valid_actions() == env.valid_actions()
+        env.reset()  # which begins without these
+        assert cancel not in env.valid_actions()
+
+
+def test_calls_have_no_values_of_errors_and_actions_that_a_wrapper_repeats():
+    env, plain = wrappers.RecentReplies(Orders()), Orders()
+    actions = Orders.call("find", name="eve"), "cancel {}", Orders.call("wait")
+    for played in (env, plain):
+        play(played, *actions)
+    assert set(env.valid_actions()) == set(plain.valid_actions())
+    text = f"{'x ' * wrappers.MAX_REPLY_CHARACTERS}R7731"
+    env = wrappers.RecentReplies(Orders())
+    play(env, Orders.call("go", place=text), Orders.call("wait"))
+    assert "R7731" not in "".join(env.valid_actions())  # it was cut off
+
+
+def test_tools_are_called_with_joined_names():
+    env = wrappers.JoinedNames(wrappers.RecentReplies(Orders()), ["back office"])
+    assert env.reset()[0] == "result welcome to the back_office"
+    go = Orders.call("go", place="back_office")
+    assert go in env.valid_actions()
+    assert "office" not in " ".join(env.valid_actions()).replace("back_office", "")
+    assert env.step(go)[0] == "result arrived at back_office"
+    assert go in env.valid_actions()
 
 
 def test_lines_are_kept_until_one_of_the_same_name_comes():
