@@ -83,7 +83,7 @@ class _TextWrapper(gymnasium.Wrapper[str, str, str, str]):
         """See gymnasium.Env."""
         obs, info = self.env.reset(**kwargs)
         lines = obs.splitlines()
-        return self._shown(lines, self.begin(lines)), info
+        return self._state_text(lines, self.begin(lines)), info
 
     def render_state(self, state: State) -> str:
         """Return a state as text: the environment does not know the added lines."""
@@ -93,14 +93,14 @@ class _TextWrapper(gymnasium.Wrapper[str, str, str, str]):
         """See gymnasium.Env."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         lines = obs.splitlines()
-        text = self._shown(lines, self.change(action, lines))
+        text = self._state_text(lines, self.change(action, lines))
         return text, reward, terminated, truncated, info
 
     def added(self, before: list[str], after: list[str]) -> list[str]:
         """Return the lines that this wrapper adds to a state."""
         return [line for line in after if line not in before]
 
-    def _shown(self, before: list[str], after: list[str]) -> str:
+    def _state_text(self, before: list[str], after: list[str]) -> str:
         """Return the text of a state; a `ToolEnv` lists values of the new lines too."""
         if isinstance(env := self.unwrapped, ToolEnv):
             instruction, lines = env.sight_texts()
