@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from dreamgym.envs import base
@@ -15,6 +16,7 @@ from dreamgym.envs.tools.tool_env import ToolEnv
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.invalid_actions import error_only_change
 from worldmodel.data.records import Task
+from worldmodel.text.tools.tool_calls import read_action
 
 MAX_VALID_ACTIONS = 500
 """Valid actions above which a warning is given."""
@@ -89,6 +91,7 @@ def random_chooser(
         valid = checked_actions(player.findings, "valid_actions()", valid, where)
         if valid is None:
             return None
+        player.listed.update(valid)
         if not valid:
             check_choice(player.findings, where)
             return NONSENSE
@@ -250,7 +253,7 @@ def check_tools(player: Player) -> None:
             type(env).__name__,
             "mark methods as tools with @tool, or define answer(text)",
         )
-    if not isinstance(env, ToolEnv) or type(env).valid_actions != ToolEnv.valid_actions:
+    if not isinstance(env, ToolEnv) or not proposes_calls(env):
         return
     for name, signature in env.tools.items():
         if never := signature.never_tried():
@@ -259,6 +262,35 @@ def check_tools(player: Player) -> None:
                 f"its argument {never[0]!r} is an object: no values in sight are one",
                 "define valid_actions() with calls of it: random players and branches "
                 "never take it",
+            )
+
+
+def proposes_calls(env: gymnasium.Env) -> bool:
+    """Return whether `valid_actions()` is that of ToolEnv, which proposes some calls.
+
+    It makes them of the values in sight, so that a call of a plan may be missing.
+    """
+    tool_env = isinstance(env.unwrapped, ToolEnv)
+    return tool_env and type(env.unwrapped).valid_actions == ToolEnv.valid_actions
+
+
+def check_tools_listed(player: Player) -> None:
+    """Warn of tools that no list of valid actions called, in all states of the check.
+
+    Those with an object as an argument are named before (check_tools).
+    """
+    env = player.env.unwrapped
+    if not isinstance(env, ToolEnv) or not proposes_calls(env) or not player.listed:
+        return
+    called = {c.tool for action in player.listed for c in read_action(action).calls}
+    for name, signature in env.tools.items():
+        if name not in called and not signature.never_tried():
+            player.findings.warn(
+                f"valid_actions() never lists the tool {name!r}",
+                f"no state of the check shows values for {signature}",
+                "show values that its arguments may have, in the state or the "
+                "instruction, or define valid_actions() with calls of it: random "
+                "players and branches never take it",
             )
 
 

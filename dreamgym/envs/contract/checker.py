@@ -22,6 +22,7 @@ from dreamgym.envs.contract.actions import (
     check_refused,
     check_tool_results,
     check_tools,
+    check_tools_listed,
     check_valid_actions,
     checked_actions,
     random_chooser,
@@ -49,6 +50,7 @@ from dreamgym.envs.contract.experts import (
     check_hidden,
     check_later_plans,
     check_lost_plans,
+    check_plans_listed,
     play_plans,
 )
 from dreamgym.envs.contract.findings import (
@@ -146,6 +148,7 @@ def check(
         if listed and inspector.deterministic:
             check_twins(player, splits)
     check_held_out(player, splits, inspector.planned)
+    check_tools_listed(player)
     if inspector.differing is not None:  # then copies differ as well
         if make is not None:
             explain_replays(player, make, inspector.differing)
@@ -361,6 +364,7 @@ class _Inspector:
             check_hidden(self.findings, episodes, deterministic=self.deterministic)
             check_names(self.findings, episodes)
             check_later_plans(self.player, subset)
+            check_plans_listed(self.player, subset)
             if self.deterministic:
                 check_lost_plans(self.findings, episodes)
         if not any(trace.won for trace in (*self.random, *self.planned)):
@@ -390,13 +394,12 @@ class _Inspector:
         listed = base.as_valid_actions(self.env) is not None
         check_random_refused(self.findings, self.random, listed=listed)
         check_nonsense(self.findings, self.nonsense)
-        player, limit = self.player, self.limit
+        player, limit, ends = self.player, self.limit, self.nonsense_ends
         single = self.max_steps == 1 or bool(self.sample and self.sample.length == 1)
         # Without flags, what was taken is a guess, and may be as bad as nonsense.
         steps = [step for trace in self.random for step in trace.steps[1:]]
         flagged = all(step.invalid is not None for step in steps)
         taken = taken_actions(self.random) if flagged else []
-        ends = self.nonsense_ends
         check_nonsense_ends(player, ends, taken, limit, single_turn=single)
         check_task_read(player, self.expert_traces, tasks)
         if self.sample is not None:

@@ -12,7 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from dreamgym.envs import base
-from dreamgym.envs.contract.actions import checked_actions, random_chooser
+from dreamgym.envs.contract.actions import (
+    checked_actions,
+    proposes_calls,
+    random_chooser,
+)
 from dreamgym.envs.contract.findings import Findings
 from dreamgym.envs.contract.player import (
     Player,
@@ -28,6 +32,8 @@ SECONDS = 20.0
 """After so many seconds no further plan is played."""
 LATER_TASKS = 3
 """Tasks in which an expert is asked for a plan on the way, at most."""
+MANY_MISSING = 0.5
+"""The share of a plan's actions that no list holds above which a warning is given."""
 HELD_OUT_TASKS = 3
 """Dev tasks and test tasks that are played, at most."""
 RANDOM_STEPS = 10
@@ -140,6 +146,44 @@ def _is_cut(episode: PlannedEpisode) -> bool:
     """Return whether the environment's limit cuts an episode before its plan ends."""
     trace = episode.trace
     return trace.last.truncated and trace.length <= len(episode.plan)
+
+
+def check_plans_listed(player: Player, tasks: Sequence[Task]) -> None:
+    """Warn where `valid_actions()` lists hardly any action of the expert's plans.
+
+    The plans of a few tasks are played once more, and the list is asked for before
+    each action. The list of a ToolEnv proposes calls: those of a plan may be missing.
+    """
+    expert, lister = base.as_expert(player.env), base.as_valid_actions(player.env)
+    if expert is None or lister is None:
+        return
+    missing: list[str] = []
+    count = 0
+    for task in tasks[:LATER_TASKS]:
+        where, start = f"task {task.id!r}", player.reset(task)
+        if start is None:
+            return
+        plan = player.call("expert", where, expert.expert)
+        plan = checked_actions(player.findings, "expert()", plan, where)
+        for number, action in enumerate(plan or (), start=1):
+            valid = player.call("valid_actions", where, lister.valid_actions)
+            valid = checked_actions(player.findings, "valid_actions()", valid, where)
+            step = None if valid is None else player.step(task, action, number)
+            if valid is None or step is None:
+                return
+            player.listed.update(valid)
+            count += 1
+            missing += [action] * (action not in valid)
+            if step.terminated or step.truncated:
+                break
+    if proposes_calls(player.env) or len(missing) <= MANY_MISSING * count:
+        return
+    player.findings.warn(
+        "valid_actions() lacks most actions of the expert's plans",
+        f"{len(missing)} of {count} actions, such as {missing[0]!r:.80}",
+        "list them, written as the plan has them: random players and branches take "
+        "only what is listed, and never win without these",
+    )
 
 
 def check_lost_plans(findings: Findings, episodes: Sequence[PlannedEpisode]) -> None:

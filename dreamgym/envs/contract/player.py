@@ -150,6 +150,7 @@ class Player:
         self.observation = self.instruction = ""  # what the agent reads now
         self.seconds = 0.0  # of all steps together
         self.timeouts = 0
+        self.listed: set[str] = set()  # all that valid_actions() has listed
         try:
             self.deadlines = deadlines_of(env)
         except ValueError as error:

@@ -11,8 +11,10 @@ from dreamgym.envs.contract.experts import PlannedEpisode
 from dreamgym.envs.contract.findings import Findings
 from dreamgym.envs.contract.memory import check_names
 from dreamgym.envs.contract.player import Played, Trace
+from dreamgym.envs.tools.tool_env import ToolEnv, tool
 from tests import corridor, doubles
 from tests.dreamgym.envs.contract.common import checked, named
+from worldmodel.data.records import Task
 
 
 class Forgetful(doubles.Corridor):
@@ -385,3 +387,53 @@ def test_refused_actions_of_a_plan_are_named_though_the_limit_cuts_it():
     report = checked(Refused)
     named(report.faults, "every plan of the expert is longer")
     named(report.warnings, "an action of the expert's plan was refused: 'Go Right!'")
+
+
+class Alias(doubles.Corridor):
+    """Its expert writes actions otherwise than its list; both are taken."""
+
+    def step(self, action):
+        return super().step(action.removeprefix("please "))
+
+    def expert(self):
+        return [f"please {action}" for action in super().expert()]
+
+
+def test_actions_of_plans_that_no_list_holds_are_warned_of():
+    finding = named(checked(Alias).warnings, "lacks most actions of the expert's plans")
+    assert "'please " in finding.where
+    assert not [f for f in checked(doubles.Corridor).warnings if "lacks" in f.what]
+
+
+class Guess(ToolEnv):
+    """A secret number, which no state shows."""
+
+    def tasks(self, split):
+        return [
+            Task(id=f"{split}-{n}", instruction="guess", split=split, options={"n": n})
+            for n in range(3)
+        ]
+
+    def start(self, task):
+        self.number = task.options["n"]
+        return "think of a digit"
+
+    @tool
+    def hint(self) -> str:
+        """Say whether it is even."""
+        return "even" if self.number % 2 == 0 else "odd"
+
+    @tool
+    def guess(self, number: int) -> str:
+        """Guess the number."""
+        self.finish(number == self.number)
+        return "a guess"
+
+    def expert(self):
+        return [self.call("guess", number=self.number)]
+
+
+def test_a_tool_that_no_state_offers_values_for_is_warned_of():
+    warnings = checked(Guess).warnings
+    named(warnings, "never lists the tool 'guess'")
+    assert not [f for f in warnings if "'hint'" in f.what or "lacks" in f.what]
