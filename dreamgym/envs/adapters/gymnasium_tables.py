@@ -5,7 +5,7 @@ draws lots, the best end, a shortest plan.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -70,7 +70,7 @@ def _read_table(raw: Any, actions: gymnasium.Space) -> Table | None:
     }
     every = [o for by_action in table.values() for o in by_action.values()]
     complete = all(
-        outcomes
+        any(outcome[0] > 0 for outcome in outcomes)
         and all(
             math.isfinite(p) and math.isfinite(reward) and (end or next_state in table)
             for p, next_state, reward, end in outcomes
@@ -110,7 +110,7 @@ def holds_in_play(table: Table, env: gymnasium.Env) -> bool:
         for step in range(PLAYED_STEPS):
             actions = sorted(table[place])
             action = plan[step] if step < len(plan) else int(rng.choice(actions))
-            outcomes = [o[1:] for o in table[place][action] if o[0] > 0]
+            outcomes = _possible(table[place][action])
             _, reward, terminated, truncated, _ = env.step(action)
             place = place_in(table, env)
             result = place, float(reward), bool(terminated)
@@ -130,24 +130,26 @@ def _is_outcome(
     return same_end and (result[2] or result[0] == outcome[0])
 
 
-def _outcomes(table: Table) -> Iterator[Outcome]:
+def _possible(outcomes: Sequence[Outcome]) -> list[tuple[int, float, bool]]:
+    """Return next state, reward and end of the outcomes of a probability above 0."""
+    return [outcome[1:] for outcome in outcomes if outcome[0] > 0]
+
+
+def _results(table: Table) -> Iterator[list[tuple[int, float, bool]]]:
+    """Yield the possible outcomes of each action in each state."""
     for actions in table.values():
-        for outcomes in actions.values():
-            yield from outcomes
+        yield from map(_possible, actions.values())
 
 
 def best_end(table: Table) -> float | None:
     """Return the best reward that an end pays; None where nothing ends."""
-    return max((o[2] for o in _outcomes(table) if o[3]), default=None)
+    ends = (o[1] for outcomes in _results(table) for o in outcomes if o[2])
+    return max(ends, default=None)
 
 
 def draws_lots(table: Table) -> bool:
     """Return whether an action in a state has several possible outcomes."""
-    return any(
-        len({o[1:] for o in outcomes if o[0] > 0}) > 1
-        for actions in table.values()
-        for outcomes in actions.values()
-    )
+    return any(len(set(outcomes)) > 1 for outcomes in _results(table))
 
 
 def shortest_plan(table: Table, start: int, best: float | None) -> list[int]:
@@ -156,7 +158,7 @@ def shortest_plan(table: Table, start: int, best: float | None) -> list[int]:
     queue = [start]  # breadth first: the first way to a state is a shortest one
     for state in queue:
         for action, outcomes in table[state].items():
-            _, next_state, reward, terminated = outcomes[0]
+            next_state, reward, terminated = _possible(outcomes)[0]
             way = [*ways[state], action]
             if terminated:
                 if reward == best:

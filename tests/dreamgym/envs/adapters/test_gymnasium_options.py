@@ -7,6 +7,7 @@ from gymnasium import spaces
 
 from dreamgym.envs import base, registry
 from dreamgym.envs.adapters.gymnasium_spaces import observation_lines
+from dreamgym.envs.adapters.gymnasium_tables import best_end, shortest_plan
 from worldmodel.data.records import Task
 
 
@@ -120,6 +121,7 @@ def test_a_limit_is_that_of_the_environment_itself(monkeypatch, attributes, limi
         {},
         {0: {0: [(1.0, 1, "much", True)]}},
         {0: {0: []}},
+        {0: {0: [(0.0, 0, 1.0, True)]}},  # an action without a result
         {0: {0: [(1.0, 7, 1.0, False)]}},  # leads out of the table
         {0: {5: [(1.0, 0, 1.0, True)]}},  # no action of the space
     ],
@@ -160,6 +162,16 @@ def test_a_table_that_play_contradicts_is_not_believed(monkeypatch):
     ):
         env = registry.make(spec)
         assert hasattr(env, "expert") == env.deterministic == known
+
+
+def test_a_plan_follows_no_outcome_of_probability_0():
+    env = registry.make("gym:FrozenLake-v1?success_rate=1.0")
+    base.begin(env, Task(id="0", instruction="", options={"seed": 0}))
+    plan = env.expert()
+    assert [base.take(env, action).success for action in plan] == [False] * 5 + [True]
+    table = {0: {0: ((0.0, 0, 9.0, True), (1.0, 0, 1.0, True))}}
+    assert best_end(table) == 1.0
+    assert shortest_plan(table, 0, best_end(table)) == [0]
 
 
 class Refuses(Walk):
