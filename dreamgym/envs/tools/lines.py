@@ -5,10 +5,13 @@ fit it, and how many come before
 """
 
 import contextlib
+import dataclasses
 import inspect
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from worldmodel.text.tools.tool_calls import Call
 
@@ -53,23 +56,36 @@ def texts_of(value: Any) -> list[str]:
 def result_text(value: Any) -> str:
     """Return a tool's result as text: a dict, list or set as JSON, where it can be.
 
+    In these, values of numpy and dataclasses are plain numbers, lists and objects.
+
     Raises:
       TypeError: the result is a coroutine or a generator, which nothing runs.
     """
-    if inspect.isawaitable(value) or inspect.isgenerator(value):
+    checks = inspect.isawaitable, inspect.isgenerator, inspect.isasyncgen
+    if any(check(value) for check in checks):
         raise TypeError(f"a tool must return a value, got {type(value).__name__}")
     if isinstance(value, dict | list | set | frozenset):
         with contextlib.suppress(TypeError, ValueError):
             return json.dumps(
-                value, ensure_ascii=False, allow_nan=False, default=_in_order
+                value, ensure_ascii=False, allow_nan=False, default=_json_value
             )
     return str(value)
 
 
-def _in_order(value: Any) -> list[Any]:
-    """Return a set as a list in the order of its texts, which all processes share."""
+def _json_value(value: Any) -> Any:
+    """Return what JSON can hold in place of a value that it lacks.
+
+    A set is a list in the order of its texts, which all processes share.
+
+    Raises:
+      TypeError: there is no such value.
+    """
     if isinstance(value, set | frozenset):
         return sorted(value, key=str)
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
     raise TypeError(f"JSON has no {type(value).__name__}")
 
 

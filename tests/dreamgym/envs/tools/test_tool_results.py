@@ -1,5 +1,8 @@
 """Results of tools: many at once, refused ones, surrogates, a start that fails."""
 
+import dataclasses
+
+import numpy as np
 import pytest
 
 from dreamgym.envs import base
@@ -154,6 +157,12 @@ def test_a_step_with_a_refused_call_earns_the_invalid_reward_once():
     assert text.count("result error") == 3
 
 
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: set[int]
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [
@@ -161,6 +170,10 @@ def test_a_step_with_a_refused_call_earns_the_invalid_reward_once():
         ({"b": frozenset({2, 1})}, '{"b": [1, 2]}'),
         ([{3, 10}], "[[10, 3]]"),  # in the order of their texts
         ((1, 2), "(1, 2)"),
+        ({"a": np.int64(3), "b": [np.float32(0.5)]}, '{"a": 3, "b": [0.5]}'),
+        ([np.array([[1, 2]]), np.bool_(True)], "[[[1, 2]], true]"),
+        ([Point(1, {2})], '[{"x": 1, "y": [2]}]'),
+        ([np.float64("nan")], f"[{np.float64('nan')!r}]"),  # JSON has no such number
         (None, "None"),
     ],
 )
@@ -180,6 +193,12 @@ def test_a_result_that_nothing_awaits_is_an_error():
     promise.close()
     with pytest.raises(TypeError, match="got generator"):
         result_text(x for x in "ab")
+
+    async def later_ones():
+        yield "done"
+
+    with pytest.raises(TypeError, match="got async_generator"):
+        result_text(later_ones())
 
 
 def test_the_methods_of_a_tool_environment_cannot_be_async():
