@@ -4,6 +4,7 @@ method or schema -> Signature: its name, its types, and what it does in one line
 text that an agent reads, the JSON schema, the check of arguments, and likely arguments
 """
 
+import contextlib
 import dataclasses
 import datetime
 import enum
@@ -165,8 +166,11 @@ class Signature:
         if argument.required:
             return f"{name}: {hint_text(hint)}"
         if fits(argument.default, hint):
-            default = json.dumps(argument.default, ensure_ascii=False)
-            return f"{name}: {hint_text(hint)} = {default}"
+            with contextlib.suppress(TypeError, ValueError):  # no call can write it
+                default = json.dumps(
+                    argument.default, ensure_ascii=False, allow_nan=False
+                )
+                return f"{name}: {hint_text(hint)} = {default}"
         return f"{name}?: {hint_text(hint)}"
 
     def schema(self) -> dict[str, Any]:
@@ -274,10 +278,19 @@ def hint_text(hint: Any) -> str:
         return " | ".join(json.dumps(value, ensure_ascii=False) for value in parts)
     if _is_union(hint):
         return " | ".join(map(hint_text, parts))
+    if origin is dict and not _has_text_keys(hint):
+        raise TypeError(f"got {hint}: keys of JSON are texts, write dict[str, ...]")
     if hint in (list, dict) or origin in (list, dict):
         inner = ", ".join(map(hint_text, parts))
         return f"{(origin or hint).__name__}{f'[{inner}]' if inner else ''}"
     raise TypeError(f"got {hint}{_instead(origin or hint)}")
+
+
+def _has_text_keys(hint: Any) -> bool:
+    """Return whether the keys of a type such as dict[str, int] are texts."""
+    keys, *_ = typing.get_args(hint) or (str,)
+    choices = typing.get_args(keys) if typing.get_origin(keys) is Literal else ()
+    return keys is str or (bool(choices) and all(isinstance(c, str) for c in choices))
 
 
 def _instead(kind: Any) -> str:

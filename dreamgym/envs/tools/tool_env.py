@@ -7,8 +7,9 @@ or what is wrong with a call, as the next state:
   earlier results 3, so many that do not fit MAX_RESULTS, where there are any, then
   result MESSAGE, a line for each call
 A call that cannot be read, has wrong arguments, or at which the method raises
-ValueError or LookupError changes nothing but the message; every other exception is a
-mistake in the environment. An action that is no call is an answer, which
+ValueError or LookupError changes nothing but the message, besides what the method has
+done before: a reward that it added counts, as a cost of trying does. Every other
+exception is a mistake in the environment. An action that is no call is an answer, which
 `answer(text)` grades. A single question is the case without tools, with a
 `max_episode_steps` of 1.
 """

@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import enum
+import math
 from typing import Literal
 
 import pytest
@@ -144,6 +145,8 @@ class Place:
         (Place, "take a dict"),
         (tuple[int, int], "take a list"),
         (set[str], "take a list"),
+        (dict[int, str], r"keys of JSON are texts, write dict\[str, \.\.\.\]"),
+        (list[dict[str | int, str]] | None, r"keys of JSON are texts, write .*"),
     ],
 )
 def test_a_type_that_json_lacks_is_refused_with_one_that_it_has(hint, instead):
@@ -168,6 +171,17 @@ def test_texts_of_other_scripts_are_shown_as_they_are_written():
 
     text = str(Signature.of_method(paint))
     assert 'colour: "蓝色" | "café" = "蓝色"' in text
+
+
+def test_a_default_that_json_lacks_is_not_shown():
+    def wait(
+        self,
+        seconds: float = math.inf,
+        by: dict[Literal["bus"], int] = {"bus": 2},  # noqa: B006
+    ): ...
+
+    text = str(Signature.of_method(wait))
+    assert text == 'wait(seconds?: float, by: dict["bus", int] = {"bus": 2})'
 
 
 def test_a_tool_that_no_call_can_name_is_refused():
