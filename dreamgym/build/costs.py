@@ -23,10 +23,13 @@ REAL_STEP = 0.05
 RANKED_TRANSITION = 0.05
 """Updates of the fit that a transition takes in one step of a reward model's fit."""
 
-PLANNED = 0.2
-"""Steps of a rollout that take as long as a step that plans may dream. Of 32 some 15
-are dreamed: episodes end, and candidates are equal. They are asked in larger batches
-(14 and 22 s for the two stages of a default run that ask for plans)."""
+PLANNED = 0.5
+"""Share of the steps that plans may dream which they do: episodes end, and candidates
+are equal (15 to 20 steps of 32 on the default games)."""
+
+PLANNED_STEP = 0.4 * DREAMED_STEP
+"""Updates of the fit that a planned step takes: many are asked at once (14 and 22 s for
+the two stages of a default run that ask for plans)."""
 
 PLAYED = 0.73
 """Share of the rollouts of expert iteration that are played: a task that is won is not
@@ -134,7 +137,7 @@ def plan_cost(
 ) -> Cost:
     """Return the cost of what a plan dreams in so many real steps."""
     dreamed = PLANNED * plan.simulations * plan.depth
-    return dream_cost(config, workload, steps * dreamed)
+    return dream_cost(config, workload, steps * dreamed, updates=PLANNED_STEP)
 
 
 def dreamed_wins_cost(config: RunConfig, workload: Workload, rounds: int) -> Cost:
@@ -147,8 +150,17 @@ def dreamed_wins_cost(config: RunConfig, workload: Workload, rounds: int) -> Cos
     return dream_cost(config, workload, rounds * c.tasks * steps_per_task + written)
 
 
-def dream_cost(config: RunConfig, workload: Workload, steps: float | int) -> Cost:
-    """Return the cost of steps that rollouts in the dream may have."""
+def dream_cost(
+    config: RunConfig,
+    workload: Workload,
+    steps: float | int,
+    *,
+    updates: float = DREAMED_STEP,
+) -> Cost:
+    """Return the cost of steps that rollouts in the dream may have.
+
+    A step takes as long as so many `updates` of the fit.
+    """
     answers = UNCACHED * answers_per_query(config) * steps
-    seconds = DREAMED_STEP * steps * workload.timings.update
+    seconds = updates * steps * workload.timings.update
     return Cost(seconds + answers * workload.timings.answer, answers=answers)

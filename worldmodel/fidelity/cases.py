@@ -207,13 +207,14 @@ def _outcomes(episodes: Sequence[Episode]) -> Outcomes:
 def _random_families(episodes: Sequence[Episode]) -> frozenset[str]:
     """Return the families in which the same actions in a task led to two next states.
 
-    Only lots explain that: all that the environment remembers was the same.
+    Only lots explain that: all that the environment remembers was the same. What an
+    environment shows when it breaks is no next state.
     """
     next_states: dict[tuple, State] = {}
     families = set[str]()
     for e in episodes:
         history: tuple = (e.task.id,)
-        for t in e.transitions:
+        for t in e.transitions[:-1] if e.error else e.transitions:
             history = (hash(history), t.state, t.action)
             if next_states.setdefault(history, t.next_state) != t.next_state:
                 families.add(e.task.family)
