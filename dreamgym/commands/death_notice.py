@@ -38,9 +38,10 @@ def death_notice(text: str) -> Iterator[None]:
     assert holder.stdin is not None
     holder.stdin.write(f"{text}\n".encode())
     holder.stdin.flush()
-    traces = sys.__stderr__ is not None and not faulthandler.is_enabled()
-    if traces:
-        faulthandler.enable(sys.__stderr__)
+    stderr = sys.__stderr__  # None where there is no console
+    traces = stderr is not None and not faulthandler.is_enabled()
+    if stderr is not None and traces:
+        faulthandler.enable(stderr)
     try:
         yield
     finally:

@@ -270,8 +270,10 @@ def proposes_calls(env: gymnasium.Env) -> bool:
 
     It makes them of the values in sight, so that a call of a plan may be missing.
     """
-    tool_env = isinstance(env.unwrapped, ToolEnv)
-    return tool_env and type(env.unwrapped).valid_actions == ToolEnv.valid_actions
+    base = env.unwrapped
+    return (
+        isinstance(base, ToolEnv) and type(base).valid_actions == ToolEnv.valid_actions
+    )
 
 
 def check_tools_listed(player: Player) -> None:
