@@ -233,13 +233,16 @@ def _verdict(parts: Sequence[Part]) -> str:
     low: dict[float, list[str]] = {}
     for p in (p for p in parts if p.level == "bad"):
         low.setdefault(p.required, []).append(f"{p.label} ({p.percent})")
-    few = [p.label for p in parts if p.level in ("open", "unknown")]
-    if not low and not few:
+    open_parts = [p for p in parts if p.level in ("open", "unknown")]
+    if not low and not open_parts:
         return (
             "A policy can be trained in this dream: every leading number is at least "
             f"{_percent(REQUIRED)}, by its 95 % interval."
         )
-    undecided = f"too few cases decide about {_listed(few)}" if few else ""
+    undecided = ""
+    if open_parts:
+        about = _listed([f"{p.label} ({_evidence_text(p)})" for p in open_parts])
+        undecided = f"the cases do not decide about {about}"
     if low:
         below = [
             f"{_listed(labels)} {'are' if len(labels) > 1 else 'is'} below "
@@ -247,13 +250,25 @@ def _verdict(parts: Sequence[Part]) -> str:
             for required, labels in low.items()
         ]
         return f"Do not trust this dream yet: {', '.join(below)}" + (
-            f", and {undecided}." if few else "."
+            f", and {undecided}." if open_parts else "."
         )
-    required = {p.required for p in parts if p.label in few}
+    required = {p.required for p in open_parts}
     return (
         f"Nothing speaks against this dream, but {undecided}: the intervals reach "
         f"below {_listed([_percent(x) for x in sorted(required)])}."
     )
+
+
+def _evidence_text(part: Part) -> str:
+    """Return a rate and the cases that it is of, where they do not decide about it.
+
+    Cases of unequal weight decide as little as the fewer ones that they stand for.
+    """
+    if part.level == "unknown" or part.rate is None:
+        return "no case"
+    count, effective = part.rate["count"], round(part.rate["effective"])
+    weight = f", which weigh as much as {effective}" if effective < count else ""
+    return f"{part.percent} of {count}{weight}"
 
 
 def is_trusted(scorecard: dict[str, Any]) -> bool:

@@ -36,16 +36,29 @@ def test_the_verdict_is_one_sentence_that_names_what_is_missing():
         "90 %, by its 95 % interval."
     )
     assert verdict(scorecard(sure, few, sure, few)) == (
-        "Nothing speaks against this dream, but too few cases decide about rewards "
-        "found and agreement on success: the intervals reach below 90 %."
+        "Nothing speaks against this dream, but the cases do not decide about rewards "
+        "found (90 % of 10) and agreement on success (90 % of 10): the intervals reach "
+        "below 90 %."
     )
     assert verdict(scorecard(low, sure, sure, low)) == (
         "Do not trust this dream yet: right next states (50 %) and agreement on "
         "success (50 %) are below 90 %."
     )
     assert verdict(scorecard(sure, low, few, sure)) == (
-        "Do not trust this dream yet: rewards found (50 %) is below 90 %, and too few "
-        "cases decide about ends found."
+        "Do not trust this dream yet: rewards found (50 %) is below 90 %, and the cases "
+        "do not decide about ends found (90 % of 10)."
+    )
+
+
+def test_a_number_that_is_not_decided_is_named_with_its_own_cases():
+    # Wilson at 95 %: 92 % of 211 from 87.6 %. It is no small count, but too near 90 %.
+    sure, near, none = rate(0.98, 100), rate(0.92, 211), rate(None, 0)
+    assert "(92 % of 211) and ends found (no case)" in verdict(
+        scorecard(sure, near, none, sure)
+    )
+    weighted = near | {"effective": 30.4}
+    assert "right next states (92 % of 211, which weigh as much as 30):" in verdict(
+        scorecard(weighted, sure, sure, sure)
     )
 
 
@@ -102,8 +115,9 @@ def test_more_is_required_of_identifiers():
     result["copying"]["state_unseen"] = rate(0.99, 100)
     result["done"]["recall"] = rate(0.9, 10)
     assert verdict(result) == (
-        "Nothing speaks against this dream, but too few cases decide about identifiers "
-        "copied and ends found: the intervals reach below 90 % and 99 %."
+        "Nothing speaks against this dream, but the cases do not decide about "
+        "identifiers copied (99 % of 100) and ends found (90 % of 10): the intervals "
+        "reach below 90 % and 99 %."
     )
 
 
