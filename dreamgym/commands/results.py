@@ -7,6 +7,7 @@ from dreamgym.agent.config import FLOORS
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.build.experience import fidelity_file, remedy_folder
 from dreamgym.build.real import environments
+from dreamgym.build.real.dev_choice import player_of
 from dreamgym.config.budget import minimum
 from dreamgym.config.overrides import changed_by
 from dreamgym.config.presets import RUN_CONTROLS
@@ -35,6 +36,18 @@ def policy_stages(run: Run, policy: str) -> list[str]:
     """
     shield = ["shield"] if run.numbers("shield").get("shield") else []
     return [STAGES.policies()[policy], *shield]
+
+
+def policy_copies(run: Run) -> dict[str, str]:
+    """Return the policy that each policy is a copy of, by name.
+
+    A stage whose training did not help writes the policy that it began at under its
+    own name, too.
+    """
+    origins = {name: player_of(run, name) for name in STAGES.policies()}
+    if run.done("warmstart") and run.config.warmstart.method == "bc":
+        origins = {k: "bc" if v == "warmstart" else v for k, v in origins.items()}
+    return {name: origin for name, origin in origins.items() if origin != name}
 
 
 def results_of(run: Run) -> dict[str, Any]:
@@ -70,6 +83,7 @@ def results_of(run: Run) -> dict[str, Any]:
             for name, trajectories in played.items()
         },
         "families": families,
+        "copies": policy_copies(run),
         "paired": {},
         "fidelity": run.read_json(fidelity_file(remedy_folder(run))),
         "bound": read_json_value(run.path("bound.json"))

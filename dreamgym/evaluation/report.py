@@ -1,6 +1,6 @@
 """The report of a run: the final table, and plots of success and curves."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ def table(results: dict[str, Any]) -> str:
         out += [f"**{title}**", "", "| " + " | ".join(_HEAD) + " |", "|---" * 8 + "|"]
         out += [_row(name, row) for name, row in group["policies"].items()]
         out.append("")
-        for name, d in group["paired"].items():
+        for name, d in distinct_pairs(group, results.get("copies", {})):
             out.append(f"- {name.replace('_', ' ')}: {difference_text(d)}")
         out.append("")
     out += _lines_below(results)
@@ -83,7 +83,7 @@ def print_table(results: dict[str, Any], console: Console) -> None:
             cells = [printable(cell.replace("\\*", "*")) for cell in _cells(name, row)]
             rich_table.add_row(*map(Text, cells))
         console.print(rich_table)
-        for name, d in group["paired"].items():
+        for name, d in distinct_pairs(group, results.get("copies", {})):
             pair = f"{printable(name).replace('_', ' ')}: {difference_text(d)}"
             console.print(Text(pair, "dim"))
         console.print()
@@ -93,8 +93,46 @@ def print_table(results: dict[str, Any], console: Console) -> None:
 
 def _lines_below(results: dict[str, Any]) -> list[str]:
     """Return what stands below the tables of policies."""
-    parts = (_trainings, tool_tables, _notes, _rounds, _closing)
+    parts = (_copies, _trainings, tool_tables, _notes, _rounds, _closing)
     return [line for part in parts for line in part(results)]
+
+
+def distinct_pairs(
+    group: Mapping[str, Any], copies: Mapping[str, str]
+) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return (name, difference) of the pairs that are not one policy under two names.
+
+    `copies` maps the name of a policy to that of the policy that it is a copy of.
+    """
+    out = []
+    for pair, difference in group.get("paired", {}).items():
+        a, b = (copies.get(name, name) for name in pair.split("_minus_"))
+        if a != b:
+            out.append((pair, difference))
+    return out
+
+
+def copies_sentence(policies: Iterable[str], copies: Mapping[str, str]) -> str:
+    """Return one sentence on which of these policies are the same, '' if none are."""
+    groups: dict[str, list[str]] = {}
+    for name in policies:
+        groups.setdefault(copies.get(name, name), []).append(name)
+    texts = [
+        f"{', '.join(names[:-1])} and {names[-1]} are one policy"
+        for names in groups.values()
+        if len(names) > 1
+    ]
+    if not texts:
+        return ""
+    return (
+        f"{'; '.join(texts)}: training did not help, or was left out, so that the "
+        "later name stands for the earlier policy."
+    )
+
+
+def _copies(results: dict[str, Any]) -> list[str]:
+    sentence = copies_sentence(results["policies"], results.get("copies", {}))
+    return [sentence, ""] if sentence else []
 
 
 def _trainings(results: dict[str, Any]) -> list[str]:

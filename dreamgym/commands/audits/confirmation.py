@@ -10,9 +10,15 @@ from typing import Any
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.build.real import environments
 from dreamgym.build.real.audit_games import play_audit_games
-from dreamgym.commands.results import paired_differences, raise_no_games
+from dreamgym.commands.results import paired_differences, policy_copies, raise_no_games
 from dreamgym.evaluation import evaluate
-from dreamgym.evaluation.report import games_text, interval_text, percentage
+from dreamgym.evaluation.report import (
+    copies_sentence,
+    distinct_pairs,
+    games_text,
+    interval_text,
+    percentage,
+)
 from dreamgym.evaluation.statistics import difference_text
 from dreamgym.run.directory import Run, RunError
 from dreamgym.stages.table import POLICIES
@@ -61,7 +67,8 @@ def confirm(run: Run, count: int, chosen: Sequence[str] = ()) -> dict[str, Any]:
     """Let the policies of a run play further test tasks; write confirmation.json.
 
     The result holds, of each policy, its `success` in these games and in the run's own
-    test games (`test`), and the differences between policies, `paired` by game.
+    test games (`test`), and the differences between policies, `paired` by game; and
+    which policies are `copies` of others.
 
     Raises:
       RunError: as chosen_policies and play_games.
@@ -79,6 +86,7 @@ def confirm(run: Run, count: int, chosen: Sequence[str] = ()) -> dict[str, Any]:
         "first": first,
         "count": max(len(games) for games in played.values()),
         "policies": rows,
+        "copies": policy_copies(run),
         "paired": paired_differences(run, played),
     }
     run.write_json(FILE, result)
@@ -94,11 +102,14 @@ def table(result: dict[str, Any]) -> str:
     for name, row in result["policies"].items():
         cells = [name, *_cells(row["test"]), *_cells(row["success"])]
         lines.append(f"| {' | '.join(cells)} |")
-    if result["paired"]:
+    pairs = distinct_pairs(result, result["copies"])
+    if pairs:
         lines += ["", "| fresh games, paired | difference and 95 % |", "|---|---|"]
-    for name, difference in result["paired"].items():
+    for name, difference in pairs:
         title = name.replace("_minus_", " - ")
         lines.append(f"| {title} | {difference_text(difference)} |")
+    if same := copies_sentence(result["policies"], result["copies"]):
+        lines += ["", same]
     return "\n".join(lines)
 
 

@@ -79,11 +79,7 @@ def outcome_sentences(evidence: Evidence) -> list[str]:
     """Return sentences on the test results of all policies, chance and the expert."""
     trained = evidence.trained()
     if not trained and evidence.results.get("off_policy"):
-        copies = {
-            "dream" if stage == "train" else stage: start
-            for stage, start in _START.items()
-            if evidence.number(stage, "kept") == start
-        }
+        copies = evidence.results.get("copies", {})
         return off_policy_sentences(evidence.results["off_policy"], copies)
     if not trained:
         return ["No policy was scored on real test games."]

@@ -14,7 +14,12 @@ from dreamgym.evaluation.comparisons.episode_comparison import LEGEND
 from dreamgym.evaluation.leading_numbers import leading, verdict
 from dreamgym.evaluation.pages import page
 from dreamgym.evaluation.pages.curves import Curve, figures
-from dreamgym.evaluation.report import counts_text, family_groups
+from dreamgym.evaluation.report import (
+    copies_sentence,
+    counts_text,
+    distinct_pairs,
+    family_groups,
+)
 from dreamgym.evaluation.statistics import difference_text
 
 POLICIES = {
@@ -121,8 +126,12 @@ def _decision(d: Mapping[str, Any]) -> str:
 
 
 def _notes(results: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each policy that has a note, or games without a score."""
-    out = []
+    """Return a sentence for each policy that has a note, or games without a score.
+
+    The first one says which policies are the same.
+    """
+    same = copies_sentence(results["policies"], results.get("copies", {}))
+    out = [same] if same else []
     for name, row in results["policies"].items():
         if row.get("note"):
             out.append(f"{name}: {row['note']}.")
@@ -142,7 +151,8 @@ def _tables(results: Mapping[str, Any]) -> list[dict[str, Any]]:
             "title": title,
             "rows": [_row(name, row) for name, row in part["policies"].items()],
             "differences": [
-                _difference(name, d) for name, d in part.get("paired", {}).items()
+                _difference(name, d)
+                for name, d in distinct_pairs(part, results.get("copies", {}))
             ],
         }
         for title, part in family_groups(results)

@@ -26,6 +26,20 @@ def test_a_policy_pays_for_the_shield_that_it_plays_with(tmp_path):
     assert policy_steps(run, "bc") == policy_steps(run, "warmstart") == 107
 
 
+def test_the_copy_of_a_copy_is_one_of_the_first_policy(tmp_path):
+    run = Run(tmp_path, preset("tiny", {"warmstart.method": "bc"}))
+    assert results.policy_copies(run) == {}
+    run.mark("expert_iteration", {"kept": "warmstart"})
+    run.mark("train", {"kept": "expert_iteration"})
+    run.mark("s2r", {"kept": "s2r"})
+    run.mark("planner", {"kept": "s2r"})
+    copies = {"expert_iteration": "warmstart", "dream": "warmstart", "planner": "s2r"}
+    assert results.policy_copies(run) == copies
+    run.mark("warmstart", {})  # its method is imitation, as that of bc
+    first = dict.fromkeys(("warmstart", "expert_iteration", "dream"), "bc")
+    assert results.policy_copies(run) == first | {"planner": "s2r"}
+
+
 def test_costs_are_those_of_scored_games(tmp_path):
     """A game that broke off has cost a part of what it would have."""
     run = Run(tmp_path, preset("tiny", {"env.id": "tests.doubles:Corridor"}))

@@ -78,6 +78,26 @@ def test_what_the_intervals_leave_out_is_said_of_trained_policies():
     assert "of one training" not in report.table(result)
 
 
+def test_one_policy_under_several_names_is_named_once_and_not_compared():
+    result = results()
+    pair = result["paired"]["dream_minus_bc"]
+    none = {"mean": 0.0, "low": -0.03, "high": 0.03, "episodes": 40}
+    result["policies"] = dict.fromkeys(("bc", "warmstart", "dream"), row(0.25))
+    result["paired"] = {"dream_minus_warmstart": none, "dream_minus_bc": pair}
+    sentence = "warmstart and dream are one policy: "
+    text = report.table(result)
+    assert "dream minus warmstart: +0.000" in text
+    assert sentence not in text
+    text = report.table(result | {"copies": {"dream": "warmstart"}})
+    assert "minus warmstart" not in text
+    assert "dream minus bc: +0.250" in text
+    assert text.count(sentence) == 1
+    every = {"dream": "bc", "warmstart": "bc"}
+    text = report.table(result | {"copies": every})
+    assert "bc, warmstart and dream are one policy: " in text
+    assert " minus " not in text
+
+
 @pytest.mark.parametrize(("total", "shown"), [(-0.5, True), (-1.75e6, False)])
 def test_a_bound_that_says_nothing_is_left_out(total, shown):
     bound = {"total": total, "span": 10.0, "sentence": "Theorem 1 leaves it."}

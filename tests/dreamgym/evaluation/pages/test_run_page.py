@@ -81,6 +81,13 @@ def test_the_verdict_stands_first_and_is_made_up_where_there_is_none(tmp_path):
     assert at == sorted(at)
 
 
+def test_the_page_names_copies_and_does_not_compare_them(tmp_path):
+    result = results() | {"copies": {"dream": "bc"}}
+    text = words(written(tmp_path, result, facts()))
+    assert "bc and dream are one policy" in text
+    assert "dream minus bc" not in text
+
+
 def test_what_an_interval_decides():
     pair = {"mean": 0.25, "low": 0.05, "high": 0.4, "episodes": 8}
     assert run_page._difference("a_minus_b", pair)["meaning"].startswith("better")
