@@ -17,7 +17,7 @@ from dreamgym.build.real.dev_play import (
     paired_dev_games,
     plays_dev_games,
 )
-from dreamgym.evaluation.dream_check import dev_metrics
+from dreamgym.evaluation.dream_check import broken_refusals, dev_metrics
 from dreamgym.evaluation.statistics import success_change
 from dreamgym.run.directory import Run
 from dreamgym.training.selection import (
@@ -60,8 +60,8 @@ def compare_with_start(
 
     By real dev games, where it must be better; without an environment, or where a
     budget has no real steps left, by success in the dream, which must have risen by
-    `dream_check.margin` (`is_better_in_dream`). With neither, the trained policy is
-    kept.
+    `dream_check.margin` (`is_better_in_dream`) while no more than half of the dreamed
+    games broke off (`broken_refusals`). With neither, the trained policy is kept.
 
     Args:
       start: the metrics of the policy it began at, `real` and `dreamed`.
@@ -69,7 +69,7 @@ def compare_with_start(
         the trained policy, None where there are none.
       standard_errors: by how many it must win more of real dev games (`is_better`).
     """
-    real = real_metrics()
+    real, broken = real_metrics(), list[str]()
     if real is not None:
         side, where = "real", "real dev games"
         before, after = real
@@ -78,9 +78,11 @@ def compare_with_start(
         side, where = "dreamed", "dev tasks in the dream"
         before = start.get("dreamed", {})
         folder = remedy_folder(run)
-        after = dev_metrics(dreamed_dev_games(run, experience, policy, folder))
-        margin = run.config.dream_check.margin
-        better = is_better_in_dream(after, before, margin=margin)
+        games = dreamed_dev_games(run, experience, policy, folder)
+        after, margin = dev_metrics(games), run.config.dream_check.margin
+        # Of the few that did not break off nothing follows: they are of short tasks.
+        broken = [fault.text for fault in broken_refusals(games)] if games else []
+        better = not broken and is_better_in_dream(after, before, margin=margin)
     else:
         return Choice(True, {}, dict(start))
     rates = {
@@ -98,6 +100,7 @@ def compare_with_start(
         change += ", less than one standard error more"
     if side == "dreamed" and min(map(scored_games, (before, after))) < ENOUGH_DREAMED:
         change += f", of fewer than {ENOUGH_DREAMED} games, which decide nothing"
+    change = ", and ".join([change, *broken])
     verb = _unhelpful("it", rates["dev_success_after"], rates["dev_success_before"])
     note = f"{verb}, so the policy is {start_name}: of the {where} {change}"
     print(f"{name}: {note}", file=sys.stderr)

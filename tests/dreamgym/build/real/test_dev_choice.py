@@ -9,6 +9,7 @@ from dreamgym.build.real.dev_choice import compare_on_dev_games, compare_with_st
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run
 from tests import doubles
+from worldmodel.memory import ReplayMemory
 
 
 def metrics(success):
@@ -63,6 +64,30 @@ def games(won, count=19):
         )
         for i, t in enumerate(tasks)
     ]
+
+
+@pytest.mark.parametrize(("broken", "better"), [(3, True), (15, False)])
+def test_what_did_not_break_off_of_most_dreamed_games_decides_nothing(
+    tmp_path, monkeypatch, capsys, broken, better
+):
+    """By hand: all others of 19 are won, and the start won one of two."""
+    played = [
+        t._replace(error="malformed") if i < broken else t
+        for i, t in enumerate(games(19))
+    ]
+    monkeypatch.setattr(dev_choice, "dreamed_dev_games", lambda *_: played)
+    with Run(tmp_path, preset("tiny")) as run:
+        choice = compare_with_start(
+            run,
+            "expert_iteration",
+            doubles.policy(),
+            {"dreamed": metrics(0.5)},
+            "warmstart",
+            doubles.Known(ReplayMemory()),
+        )
+    assert choice.better == better
+    note = "100 % won after it, 50 % before, and 15 of 19 dreamed episodes broke off"
+    assert (note in capsys.readouterr().err) == (not better)
 
 
 def compared(tmp_path, monkeypatch, **settings):
