@@ -18,7 +18,7 @@ from dreamgym.agent.config import PlanConfig
 from dreamgym.agent.demonstrations import shortened_wins, solutions, valid_steps
 from dreamgym.agent.early_experience import examples as early
 from dreamgym.agent.policy import Policy
-from dreamgym.agent.rollout import rollout
+from dreamgym.agent.rollout import Trajectory, rollout
 from dreamgym.agent.search.a_star import WonPlans
 from dreamgym.agent.search.batch import Noise, Search
 from dreamgym.agent.search.recorded import frequent_actions
@@ -87,12 +87,10 @@ def dreamed_wins(
         )
     played = [t.episode for t in trajectories if t.error is None]
     won = [e for e in played if e.success]
-    broken = Counter(t.error for t in trajectories if t.error is not None)
-    reasons = ", ".join(f"{error}: {n}" for error, n in broken.most_common(2))
     print(
         f"{name}: {len(won)} of {len(trajectories)} dreamed episodes were won, in "
         f"{len({e.task.id for e in won})} of {len(drawn)} tasks"
-        + (f"; {broken.total()} broke ({reasons})" if broken else ""),
+        f"{broken_text(trajectories)}",
         file=sys.stderr,
     )
     solved = {e.task.id for e in won}
@@ -102,6 +100,24 @@ def dreamed_wins(
     path.parent.mkdir(parents=True, exist_ok=True)
     write_episodes(path, imitable, check=False)
     return imitable
+
+
+def broken_text(trajectories: Sequence[Trajectory]) -> str:
+    """Return how many dreamed episodes broke off, why, and by family; '' if none did.
+
+    Families are named where there are several.
+    """
+    broken = [t for t in trajectories if t.error is not None]
+    if not broken:
+        return ""
+    errors = Counter(t.error for t in broken)
+    text = ", ".join(f"{error}: {n}" for error, n in errors.most_common(2))
+    counts = Counter(t.episode.task.family for t in trajectories)
+    if len(counts) > 1:
+        of = Counter(t.episode.task.family for t in broken)
+        families = (f"{of[k]} of {n} of {k}" for k, n in sorted(counts.items()))
+        text += f"; {', '.join(families)}"
+    return f"; {len(broken)} broke ({text})"
 
 
 def searched_wins(

@@ -23,7 +23,6 @@ from dreamgym.build.real.dev_play import (
 from dreamgym.build.real.environments import real_envs
 from dreamgym.build.real.step_limit import lasting_wins, step_limit
 from dreamgym.build.rewards import reward_function, reward_model_refit
-from dreamgym.envs.base import LOW_CONFIDENCE
 from dreamgym.envs.dream import DreamVectorEnv, UncertaintyGate
 from dreamgym.envs.vector import VectorEnv
 from dreamgym.evaluation.dream_check import dev_metrics
@@ -127,8 +126,8 @@ def reinforce(
         def after(state: TrainingState) -> None:
             nonlocal reached
             reached, row = position(state), state.curve[-1]
-            aborted = row.get(f"unscored/{LOW_CONFIDENCE}", 0.0) / row["rollouts"]
-            report(state.update, row | {"aborted_share": aborted}, reached)
+            broken = row["unscored_rollouts"] / row["rollouts"]
+            report(state.update, row | {"broken_share": broken}, reached)
 
         weights = None if reward_refit is None else reward_refit.weights
         with _checkpoint(run, name, config, experience, after) as saver:

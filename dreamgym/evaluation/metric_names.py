@@ -23,7 +23,7 @@ METRICS: Mapping[str, Metric] = {
     "update_kl": Metric("KL of the update"),
     "entropy": Metric("entropy"),
     "invalid_action_share": Metric("invalid actions", share=True),
-    "aborted_share": Metric("aborted rollouts", share=True),
+    "broken_share": Metric("rollouts that broke off", share=True),
     "real_success": Metric("success on real dev games", share=True),
     "tokens/s": Metric("tokens/s"),
 }
@@ -91,6 +91,14 @@ PANELS = (
             Line("informative_groups", "signal"),
             Line("unscored_rollouts", "unscored", ":", per="rollouts"),
         ),
+        share=True,
+    ),
+    Panel(
+        "Rollouts that broke off by family",
+        "Share of the rollouts of a family of tasks that could not be scored: the "
+        "dream's answer made no sense, or its confidence was too low. The success "
+        "above is of the others.",
+        prefix="unscored_share/",
         share=True,
     ),
     Panel(

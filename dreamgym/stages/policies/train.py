@@ -40,7 +40,6 @@ from dreamgym.build.real.dev_play import (
 from dreamgym.build.real.environments import dreamable_tasks
 from dreamgym.build.real.step_limit import lasting_wins, step_limit
 from dreamgym.config.settings import RunConfig
-from dreamgym.envs.base import LOW_CONFIDENCE
 from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.evaluation import bounds
 from dreamgym.evaluation.dream_check import dev_metrics
@@ -229,7 +228,7 @@ def _train_in_dream(run: Run, experience: CachingExperienceModel) -> dict[str, A
     numbers = {
         **_numbers(progress),
         "dream_transitions": progress.transitions,
-        "aborted_share": _share(progress.curve, f"unscored/{LOW_CONFIDENCE}"),
+        "broken_share": _share(progress.curve, "unscored_rollouts"),
         "computed_share": experience.computed / max(experience.queried, 1),
         **run_chat.server_usage(experience),
         **choice,

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from dreamgym.agent.rollout import Trajectory
 from dreamgym.build import imitation
 from dreamgym.build.episodes import NAMES
 from dreamgym.config.presets import preset
@@ -79,8 +80,23 @@ def test_each_task_is_dreamed_as_often_as_set(tmp_path, monkeypatch, capsys):
     assert sorted(e.task.id for e in won) == sorted(t.id for t in tasks[1:])
     assert (
         "dreamed: 5 of 8 dreamed episodes were won, in 3 of 4 tasks; 1 broke "
-        "(malformed: 1)" in capsys.readouterr().err
+        "(malformed: 1; 0 of 2 of long, 1 of 6 of short)" in capsys.readouterr().err
     )
+
+
+def test_broken_episodes_are_counted_by_family_where_there_are_several():
+    def played(family, error):
+        episode = doubles.expert(doubles.task(0, 1, 2))
+        task = dataclasses.replace(episode.task, family=family)
+        return Trajectory(dataclasses.replace(episode, task=task), (), error)
+
+    coin = [played("coin", e) for e in (None, "low_confidence", "dream: long")]
+    assert imitation.broken_text(coin[:1]) == ""
+    assert (
+        imitation.broken_text(coin) == "; 2 broke (low_confidence: 1, dream: long: 1)"
+    )
+    both = [*coin, played("map", None)]
+    assert imitation.broken_text(both).endswith("; 2 of 3 of coin, 0 of 1 of map)")
 
 
 def test_another_training_dreams_of_other_tasks(tmp_path, monkeypatch):

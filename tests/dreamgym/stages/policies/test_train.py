@@ -113,7 +113,8 @@ def test_the_loop_saves_its_policy_and_curve_and_the_stage_drops_checkpoints(who
     assert [r["step"] for r in messages] == [1, 2, 3]
     for row, known in zip(messages, progress.curve, strict=True):
         assert row["metrics"] == pytest.approx(known | row["metrics"])
-        assert row["metrics"]["aborted_share"] == 0.0
+        broken = known["unscored_rollouts"] / known["rollouts"]
+        assert row["metrics"]["broken_share"] == broken
     # The bound is still to be measured: until it is, a kill must cost no update.
     assert run.path("checkpoints/dream").exists()
     assert any(e.generated for e in progress.pool.entries.values())
