@@ -102,14 +102,20 @@ def distinct_pairs(
 ) -> list[tuple[str, Mapping[str, Any]]]:
     """Return (name, difference) of the pairs that are not one policy under two names.
 
-    `copies` maps the name of a policy to that of the policy that it is a copy of.
+    An equal difference of the same two policies under other names is left out, too.
+
+    Args:
+      group: holds the differences by name, `paired`.
+      copies: maps the name of a policy to that of the policy that it is a copy of.
     """
-    out = []
+    out: dict[str, Mapping[str, Any]] = {}
+    listed: list[tuple[str, str, Mapping[str, Any]]] = []
     for pair, difference in group.get("paired", {}).items():
         a, b = (copies.get(name, name) for name in pair.split("_minus_"))
-        if a != b:
-            out.append((pair, difference))
-    return out
+        if a != b and (a, b, difference) not in listed:
+            listed.append((a, b, difference))
+            out[pair] = difference
+    return list(out.items())
 
 
 def copies_sentence(policies: Iterable[str], copies: Mapping[str, str]) -> str:

@@ -81,6 +81,7 @@ def test_what_the_intervals_leave_out_is_said_of_trained_policies():
 def test_one_policy_under_several_names_is_named_once_and_not_compared():
     result = results()
     pair = result["paired"]["dream_minus_bc"]
+    result["families"] = {}
     none = {"mean": 0.0, "low": -0.03, "high": 0.03, "episodes": 40}
     result["policies"] = dict.fromkeys(("bc", "warmstart", "dream"), row(0.25))
     result["paired"] = {"dream_minus_warmstart": none, "dream_minus_bc": pair}
@@ -92,6 +93,10 @@ def test_one_policy_under_several_names_is_named_once_and_not_compared():
     assert "minus warmstart" not in text
     assert "dream minus bc: +0.250" in text
     assert text.count(sentence) == 1
+    result["paired"] |= {"warmstart_minus_bc": pair}
+    text = report.table(result | {"copies": {"dream": "warmstart"}})
+    assert text.count(" minus bc: ") == 1
+    assert report.table(result).count(" minus bc: ") == 2
     every = {"dream": "bc", "warmstart": "bc"}
     text = report.table(result | {"copies": every})
     assert "bc, warmstart and dream are one policy: " in text
