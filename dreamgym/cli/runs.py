@@ -291,15 +291,18 @@ def _run_stages(args: argparse.Namespace) -> None:
             others=others,
         )
     report.print_table(results, output_console())
-    _print_places(root, root / run_report.PAGE, plans=bool(config.env.id))
+    dreams = config.train.environment == "dream"
+    plans = dreams and bool(config.env.id)
+    _print_places(root, root / run_report.PAGE, dreams=dreams, plans=plans)
 
 
-def _print_places(root: Path, page: Path, *, plans: bool) -> None:
+def _print_places(root: Path, page: Path, *, dreams: bool, plans: bool) -> None:
     """Print where the results of a run are, and which commands go on."""
     print(f"results: {root / 'results.json'}   plots: {root / 'plots'}")
     print(f"report:  {page}")
     name = shlex.quote(str(root))
-    print(f"next:    dreamgym show {name}   dreamgym doctor {name}")
+    show = f"dreamgym show {name}   " if dreams else ""
+    print(f"next:    {show}dreamgym doctor {name}")
     if plans:
         plan = f"dreamgym evaluate {name} --plan mpc"
         print(f"plan:    {plan}   (no real step but test games)")

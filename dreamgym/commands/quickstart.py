@@ -138,6 +138,13 @@ def quickstart(
 
         if config.budget.real_steps and not run.done("collect"):
             print_division(run, fine_tune=fine_tune)
+        if config.train.environment == "real" and not run.done("fidelity"):
+            print(
+                "no policy is trained in a dream here (train.environment=real): what "
+                "the stage fidelity says of one is of the model that the policies "
+                "begin at, and decides nothing",
+                file=sys.stderr,
+            )
         names = stage_names(config, fine_tune=fine_tune, controls=controls)
         run_stages(run, STAGES, names, others=others, check=check)
         results = run_results.write_results(run)

@@ -220,7 +220,8 @@ def evidence_of(run: Run, results: dict[str, Any]) -> Evidence:
     if path.is_file():
         curve = read_json_rows(path)
     numbers = {name: run.numbers(name) for name in STAGES if run.done(name)}
-    return Evidence(results, numbers, curve)
+    retries = None if run.config.server else run.config.experience.retries
+    return Evidence(results, numbers, curve, retries)
 
 
 def _note(run: Run, policy: str) -> str | None:

@@ -218,9 +218,15 @@ def _is_baseline(scorecard: Mapping[str, Any]) -> bool:
 
 
 def verdict(scorecard: dict[str, Any]) -> str:
-    """Return a sentence or two on whether policies can be trained in this dream."""
+    """Return a sentence or two on whether policies can be trained in this dream.
+
+    `real_games` of a scorecard, if it has it, is what real games say of its run; it
+    follows where the scorecard says not to trust the dream.
+    """
     parts = [part for number in leading(scorecard) for part in number.parts]
     sentence = _verdict(parts)
+    if low_numbers(scorecard) and scorecard.get("real_games"):
+        sentence += f" {scorecard['real_games']}"
     baseline = _baseline(scorecard)
     if baseline is not None and baseline["mean"] == 1.0:
         return f"{sentence} {NO_CHANGES}"
@@ -229,10 +235,24 @@ def verdict(scorecard: dict[str, Any]) -> str:
     return sentence
 
 
-def _verdict(parts: Sequence[Part]) -> str:
+def low_numbers(scorecard: dict[str, Any]) -> str:
+    """Return which leading numbers are surely too low, as text; '' if none is."""
+    return _low_numbers([part for x in leading(scorecard) for part in x.parts])
+
+
+def _low_numbers(parts: Sequence[Part]) -> str:
     low: dict[float, list[str]] = {}
     for p in (p for p in parts if p.level == "bad"):
         low.setdefault(p.required, []).append(f"{p.label} ({p.percent})")
+    return ", ".join(
+        f"{_listed(labels)} {'are' if len(labels) > 1 else 'is'} below "
+        f"{_percent(required)}"
+        for required, labels in low.items()
+    )
+
+
+def _verdict(parts: Sequence[Part]) -> str:
+    low = _low_numbers(parts)
     open_parts = [p for p in parts if p.level in ("open", "unknown")]
     if not low and not open_parts:
         return (
@@ -244,12 +264,7 @@ def _verdict(parts: Sequence[Part]) -> str:
         about = _listed([f"{p.label} ({_evidence_text(p)})" for p in open_parts])
         undecided = f"the cases do not decide about {about}"
     if low:
-        below = [
-            f"{_listed(labels)} {'are' if len(labels) > 1 else 'is'} below "
-            f"{_percent(required)}"
-            for required, labels in low.items()
-        ]
-        return f"Do not trust this dream yet: {', '.join(below)}" + (
+        return f"Do not trust this dream yet: {low}" + (
             f", and {undecided}." if open_parts else "."
         )
     required = {p.required for p in open_parts}

@@ -355,10 +355,16 @@ def test_what_an_environment_prints_is_no_part_of_the_json(capsys, monkeypatch):
 
 def test_commands_that_are_printed_can_be_pasted(capsys):
     root = Path("runs/one step")
-    cli_runs._print_places(root, root / "report.html", plans=True)
+    cli_runs._print_places(root, root / "report.html", dreams=True, plans=True)
     output = capsys.readouterr().out
     assert "dreamgym show 'runs/one step'   dreamgym doctor 'runs/one step'" in output
     assert "dreamgym evaluate 'runs/one step' --plan mpc" in output
+    # The control without a dream has none to show, or to plan in.
+    cli_runs._print_places(root, root / "report.html", dreams=False, plans=False)
+    output = capsys.readouterr().out
+    assert "next:    dreamgym doctor 'runs/one step'" in output
+    assert "show" not in output
+    assert "plan" not in output
 
 
 def test_check_has_status_0_with_warnings_only(capsys):

@@ -48,7 +48,11 @@ OPTIONS = {
 
 def write_report(run: Run, results: Mapping[str, Any]) -> Path:
     """Write report.html of a finished run; return its path."""
-    views, text = episode_views(run)
+    if run.config.train.environment == "real":  # nobody asked its model for a dream
+        results = {**results, "fidelity": None}
+        views, text = [], "None: no policy was trained in a dream (train.environment)."
+    else:
+        views, text = episode_views(run)
     facts = run_page.RunFacts(
         title=f"Run {run.root.resolve().name}",
         request=list(_request(run)),
@@ -228,12 +232,14 @@ def _stages(run: Run) -> Iterator[dict[str, str]]:
 
 def _next_steps(run: Run) -> Iterator[tuple[str, Sequence[str]]]:
     root = _quoted(run.root)
-    yield (
-        "One dreamed step next to the real one, with reasoning and what was recalled:",
-        [f"dreamgym show {root}"],
-    )
-    yield "The full scorecard of the dream:", [f"dreamgym scorecard {root}"]
     controls = run.config.train.environment == "real"
+    if not controls:
+        yield (
+            "One dreamed step next to the real one, with reasoning and what was "
+            "recalled:",
+            [f"dreamgym show {root}"],
+        )
+        yield "The full scorecard of the dream:", [f"dreamgym scorecard {root}"]
     if run.config.env.id and run.done("s2r") is None and not controls:
         at_cost = "" if run.config.budget.real_steps else ", with controls at its cost"
         yield (

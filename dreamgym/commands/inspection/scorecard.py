@@ -10,7 +10,9 @@ from dreamgym.build.episodes import read
 from dreamgym.build.experience import load_experience, remedy_folder
 from dreamgym.build.fidelity import add_training_ends
 from dreamgym.build.real.environments import open_env
+from dreamgym.commands.results import read_results
 from dreamgym.config.stages import ServerConfig
+from dreamgym.evaluation.diagnosis.verdict import dreaming_paid
 from dreamgym.evaluation.fidelity import by_family
 from dreamgym.evaluation.pages import scorecard_page
 from dreamgym.run.directory import Run
@@ -72,8 +74,12 @@ def full_scorecard(
     the dev tasks, also the test episodes of policies are scored (`on_policy`). Writes
     scorecard/NAME.json, NAME.html and its plots into the run; returns the scorecard and
     the path of the page. `seen_tasks` counts episodes of tasks that the model was
-    fitted to: what is measured on those does not show generalization.
+    fitted to: what is measured on those does not show generalization. `real_games` is
+    a sentence on the run's real games where the dream paid in them.
     """
+    real_games = ""
+    if server is None and run.path("results.json").is_file():
+        real_games = dreaming_paid(read_results(run))
     experience = load_experience(
         run, server=server, folder="" if server else remedy_folder(run)
     )
@@ -100,6 +106,8 @@ def full_scorecard(
             if server is None and run.config.server is None:
                 add_training_ends(scorecard, experience, train)
             scorecard["on_policy"] = on_policy(run, experience, limit, train)
+    if real_games:
+        scorecard["real_games"] = real_games
     source = run.path("dev.jsonl") if path is None else path
     scorecard["episodes"] = str(source.resolve())
     scorecard["seen_tasks"] = len({e.task.id for e in episodes} & train_tasks)

@@ -9,8 +9,14 @@ from collections.abc import Callable
 
 from dreamgym.envs.base import LOW_CONFIDENCE
 from dreamgym.evaluation.diagnosis import dream_causes
-from dreamgym.evaluation.diagnosis.evidence import Cause, Evidence, collect_more
+from dreamgym.evaluation.diagnosis.evidence import (
+    Cause,
+    Evidence,
+    collect_more,
+    fit_more,
+)
 from dreamgym.evaluation.statistics import percent
+from worldmodel.experience.config import ExperienceConfig
 
 MANY_BROKEN = 0.1
 """The share of the collected episodes that broke, or that are not scored, above which
@@ -140,8 +146,8 @@ def few_won(evidence: Evidence) -> Cause | None:
     won, episodes = (
         evidence.number("collect", name) for name in ("successes", "episodes")
     )
-    if won is None or won >= FEW_WON:
-        return None
+    if won is None or won >= FEW_WON or not evidence.asks_dream():
+        return None  # what is imitated of them is another cause
     return Cause(
         "few episodes that were won",
         f"Only {won} of {episodes} collected episodes were won, so the dream has seen "
@@ -166,9 +172,9 @@ def invalid_actions(evidence: Evidence) -> Cause | None:
             f"{percent(share)} of the warm start's actions are invalid, and the "
             "environment lists no valid ones.",
             "Define valid_actions() in the environment, some tens of actions where "
-            "there are many: random players then take real actions, from which the "
-            "dream learns what they do, and policies can be kept to them "
-            "(policy.shield).",
+            "there are many: random players then take real actions"
+            + (", from which the dream learns what they do" * evidence.asks_dream())
+            + ", and policies can be kept to them (policy.shield).",
         )
     return Cause(
         "invalid actions",
@@ -228,16 +234,43 @@ def _broken_share(evidence: Evidence) -> float:
 
 
 def broken_rollouts(evidence: Evidence) -> Cause | None:
-    """Return a cause if many rollouts ended with an error in the dream."""
+    """Return a cause if many rollouts ended with an error where the policy trained."""
     share = _broken_share(evidence)
     if share < MANY_BROKEN_ROLLOUTS:
         return None
+    if not evidence.asks_dream():
+        return Cause(
+            "broken rollouts",
+            f"{percent(share)} of the rollouts in the real environment broke off.",
+            "`dreamgym check --env ENV` says where it raises and what to do.",
+        )
     unsure = any(row.get(f"unscored/{LOW_CONFIDENCE}") for row in evidence.curve)
     gate = ", or lower uncertainty.false_abort_rate" if unsure else ""
     return Cause(
         "broken rollouts",
         f"{percent(share)} of the rollouts in the dream broke off.",
-        "Sample malformed answers again (experience.retries)" + gate + ".",
+        f"{_better_answers(evidence)}{gate}.",
+    )
+
+
+def _better_answers(evidence: Evidence) -> str:
+    """Return what to do about malformed answers of the dream, without a full stop.
+
+    More attempts than the default's mend hardly any (docs/LOG.md, 2026-11-27).
+    """
+    if evidence.retries is None:
+        return (
+            "Sample malformed answers again more often (server.prompt.retries), or ask "
+            "a better model"
+        )
+    if evidence.retries < ExperienceConfig().retries:
+        return (
+            "Sample malformed answers again more often (experience.retries, now "
+            f"{evidence.retries})"
+        )
+    return (
+        f"A malformed answer is sampled again {evidence.retries} times already "
+        f"(experience.retries). {fit_more(evidence).removesuffix('.')}"
     )
 
 

@@ -22,11 +22,16 @@ class Cause(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """The evidence for a verdict: results.json, numbers by stage, the dream's curve."""
+    """The evidence for a verdict: results.json, numbers by stage, the dream's curve.
+
+    `retries` is how often the run samples a malformed answer of its dream again; None
+    where a chat server is its dream, which has a setting of its own.
+    """
 
     results: Mapping[str, Any]
     stages: Mapping[str, Mapping[str, Any]]
     curve: Sequence[Mapping[str, Any]] = ()
+    retries: int | None = 0
 
     def success(self, policy: str) -> float | None:
         """Return a policy's success on the test tasks, None if it is unknown."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from dreamgym.evaluation.diagnosis.causes import FEW_GAMES, cause_of_stage, causes
 from dreamgym.evaluation.diagnosis.evidence import Evidence
+from dreamgym.evaluation.leading_numbers import low_numbers
 from dreamgym.evaluation.off_policy import sentences as off_policy_sentences
 from dreamgym.evaluation.statistics import difference_text, percent
 
@@ -18,6 +19,10 @@ UNEXPLAINED = (
     "Nothing that was measured explains it: `dreamgym show RUN` shows the dream beside "
     "reality, and test/POLICY.jsonl what a policy did."
 )
+UNEXPLAINED_WITHOUT_DREAM = (
+    "Nothing that was measured explains it: test/POLICY.jsonl shows what a policy did."
+)
+PAID = "Dreaming paid"
 TRIAL_PRESET = "tiny"
 """The preset that tries every stage and whose models learn next to nothing."""
 
@@ -63,7 +68,8 @@ def verdict(evidence: Evidence) -> list[str]:
     if _is_disappointing(evidence):
         likely_causes = causes(evidence)
         if not likely_causes:
-            out.append(UNEXPLAINED)
+            asks = evidence.asks_dream()
+            out.append(UNEXPLAINED if asks else UNEXPLAINED_WITHOUT_DREAM)
         elif not any(likely_causes[0].text() in sentence for sentence in out):
             out.append(f"Likely cause: {likely_causes[0].text()}")
         if len(likely_causes) > 1:
@@ -193,7 +199,9 @@ def training_sentences(evidence: Evidence) -> list[str]:
         if note := evidence.number(stage, "note"):
             cause = cause_of_stage(evidence, stage)
             repeated = any(cause in sentence for sentence in out)
-            out.append(f"{name}: {note}." + ("" if repeated else f" {cause}"))
+            real = stage == "train" and not evidence.asks_dream()
+            title = "Training in the real environment" if real else name
+            out.append(f"{title}: {note}." + ("" if repeated else f" {cause}"))
     return out
 
 
@@ -203,34 +211,69 @@ def _against_real_play(evidence: Evidence) -> list[str]:
     Nothing of a run whose dream was refused: its policies are of real play, too. A run
     with a budget has no control of its own.
     """
-    paired, control = evidence.results.get("paired", {}), "real_only_total"
     is_refused = evidence.number("dream_check", "refused") and not evidence.number(
         "dream_check", "forced"
     )
     if evidence.results.get("budget"):
         return _advice_on_control(evidence, bool(is_refused))
-    if is_refused:
+    comparison = None if is_refused else _real_play_difference(evidence.results)
+    if comparison is None:
         return []
-    for policy in ("planner", "s2r"):
-        difference = paired.get(f"{policy}_minus_{control}")
-        if difference is not None and difference["mean"] is not None:
-            break
-    else:
-        return []
-    rows = evidence.results["policies"]
-    steps = [rows[name].get("real_transitions", 0) for name in (policy, control)]
-    text = (
-        f"{difference_text(difference)} between {policy}, with {steps[0]:,} real "
-        f"steps, and real play without a dream ({control}), with {steps[1]:,}"
-    )
+    difference, text = comparison
     if difference["low"] > 0:
-        return [f"Dreaming paid: {text}."]
+        return [f"{PAID}: {text}.{_despite_scorecard(evidence)}"]
     if difference["high"] < 0:
         return [
             f"Dreaming did not pay here: {text}. Where real steps are cheap, play on: "
             "transfer.real_transitions."
         ]
     return [f"Whether dreaming paid cannot be told by these games: {text}."]
+
+
+def _real_play_difference(
+    results: Mapping[str, Any],
+) -> tuple[Mapping[str, Any], str] | None:
+    """Return the last policy's difference to real play without a dream, and its text.
+
+    None where they played no games that both have a score of.
+    """
+    paired, control = results.get("paired", {}), "real_only_total"
+    for policy in ("planner", "s2r"):
+        difference = paired.get(f"{policy}_minus_{control}")
+        if difference is not None and difference["mean"] is not None:
+            break
+    else:
+        return None
+    rows = results["policies"]
+    steps = [rows[name].get("real_transitions", 0) for name in (policy, control)]
+    return difference, (
+        f"{difference_text(difference)} between {policy}, with {steps[0]:,} real "
+        f"steps, and real play without a dream ({control}), with {steps[1]:,}"
+    )
+
+
+def _despite_scorecard(evidence: Evidence) -> str:
+    """Return a sentence on the scorecard of a dream that paid, where it is bad."""
+    scorecard = evidence.results.get("fidelity")
+    low = low_numbers(scorecard) if scorecard else ""
+    if not low:
+        return ""
+    return (
+        f" By its scorecard it was not to be trusted ({low}); real games have the last "
+        "word."
+    )
+
+
+def dreaming_paid(results: Mapping[str, Any]) -> str:
+    """Return a sentence on real games in which the dream paid, '' where none say so.
+
+    It stands beside a scorecard that says not to trust the dream. A dream that was
+    refused is in no policy, so that nothing paid.
+    """
+    if not any(str(s).startswith(PAID) for s in results.get("verdict") or []):
+        return ""
+    comparison = _real_play_difference(results)
+    return "" if comparison is None else f"In real games it paid: {comparison[1]}."
 
 
 def _advice_on_control(evidence: Evidence, is_refused: bool) -> list[str]:

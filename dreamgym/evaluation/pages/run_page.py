@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from dreamgym.evaluation.bounds import says_something
 from dreamgym.evaluation.comparisons.episode_comparison import LEGEND
+from dreamgym.evaluation.diagnosis.verdict import dreaming_paid
 from dreamgym.evaluation.leading_numbers import leading, verdict
 from dreamgym.evaluation.pages import page
 from dreamgym.evaluation.pages.curves import Curve, figures
@@ -65,6 +66,8 @@ def write_page(
 ) -> None:
     """Write report.html of a run."""
     scorecard = results.get("fidelity")
+    if scorecard:
+        scorecard = scorecard | {"real_games": dreaming_paid(results)}
     page.write(
         path,
         "run.html",

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from dreamgym.build.budget import check_budget
-from dreamgym.commands import results
+from dreamgym.commands import quickstart, results
 from dreamgym.commands.results import policy_stages, policy_steps, results_of
 from dreamgym.config.presets import preset, with_control
 from dreamgym.run.directory import Run, RunError
@@ -38,6 +38,24 @@ def test_the_copy_of_a_copy_is_one_of_the_first_policy(tmp_path):
     run.mark("warmstart", {})  # its method is imitation, as that of bc
     first = dict.fromkeys(("warmstart", "expert_iteration", "dream"), "bc")
     assert results.policy_copies(run) == first | {"planner": "s2r"}
+
+
+@pytest.mark.parametrize("control", [None, "real-play"])
+def test_a_run_without_a_dream_says_so_before_its_model_is_scored(
+    tmp_path, monkeypatch, capsys, control
+):
+    def scored(run, *_, **__):
+        run.mark("fidelity", {})
+
+    monkeypatch.setattr(quickstart, "run_stages", scored)
+    monkeypatch.setattr(quickstart.run_results, "write_results", lambda _: {})
+    monkeypatch.setattr(quickstart.run_report, "write_report", lambda *_: None)
+    config = preset("tiny", {"env.id": "tests.doubles:Corridor"})
+    config = config if control is None else with_control(config, control)
+    for said in (control is not None, False):  # then it has been scored
+        quickstart.quickstart(tmp_path / "r", config)
+        words = "no policy is trained in a dream here"
+        assert (words in capsys.readouterr().err) == said
 
 
 def test_costs_are_those_of_scored_games(tmp_path):

@@ -15,6 +15,8 @@ from dreamgym.config.presets import for_pretrained, for_server, preset, with_con
 from dreamgym.config.stages import EnvConfig, ServerConfig
 from dreamgym.run.directory import Run, RunError
 from tests import doubles
+from tests.dreamgym.evaluation.pages.test_scorecard_page import card
+from tests.dreamgym.evaluation.test_report import results
 from worldmodel.backbone.config import LoraConfig
 from worldmodel.backbone.weights import save_model
 from worldmodel.chat.config import ChatConfig
@@ -190,9 +192,24 @@ def test_a_control_is_not_told_to_dream(tmp_path):
     text = str(list(report._next_steps(Run(tmp_path / "c", config))))
     assert "permuted outcomes" not in text
     assert "Fine-tune" not in text
+    assert "dreamgym show" not in text
+    assert "dreamgym scorecard" not in text
     budget = Run(tmp_path / "b", preset("tiny", settings))
     text = str(list(report._next_steps(budget)))
     assert "Fine-tune in the real environment:" in text  # it has no controls
+
+
+def test_the_page_of_a_control_without_a_dream_shows_none(tmp_path, monkeypatch):
+    def load(*_, **__):
+        raise AssertionError("nobody is to dream")
+
+    monkeypatch.setattr(report, "load_experience", load)
+    settings = {"env.id": "tests.doubles:Corridor", "budget.real_steps": 900}
+    config = with_control(preset("tiny", settings), "real-play")
+    found = results() | {"fidelity": card(), "versions": {}}
+    page = report.write_report(Run(tmp_path / "c", config), found).read_text()
+    assert "None: no policy was trained in a dream" in page
+    assert "Do not trust this dream" not in page
 
 
 def test_how_to_go_on_depends_on_what_was_done(run):

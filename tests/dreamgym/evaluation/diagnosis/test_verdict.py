@@ -7,21 +7,25 @@ import pytest
 
 from dreamgym.config.presets import preset
 from dreamgym.envs.base import LOW_CONFIDENCE
+from dreamgym.evaluation import leading_numbers
 from dreamgym.evaluation.diagnosis import causes as module
 from dreamgym.evaluation.diagnosis import dream_causes
 from dreamgym.evaluation.diagnosis.causes import STAGE_ADVICE, causes
 from dreamgym.evaluation.diagnosis.evidence import Cause, Evidence, collect_more
 from dreamgym.evaluation.diagnosis.verdict import (
     UNEXPLAINED,
+    UNEXPLAINED_WITHOUT_DREAM,
     diagnosis,
+    dreaming_paid,
     outcome_sentences,
     training_sentences,
     verdict,
 )
 
 SOUND = {
-    "exact": {"predictable": {"mean": 0.95, "count": 200}},
-    "done": {"recall": {"mean": 1.0, "count": 40}},
+    "exact": {"predictable": {"mean": 0.95, "count": 200, "effective": 200.0}},
+    "done": {"recall": {"mean": 1.0, "count": 40, "effective": 40.0}},
+    "reward": {"recall": {"mean": 1.0, "count": 40, "effective": 40.0}},
 }
 STAGES = {
     "bc": {"imitated_episodes": 60},
@@ -284,6 +288,29 @@ def test_whether_the_dream_paid_is_said_with_both_costs(low, high, opening, poli
     assert not training_sentences(evidence(stages=refused, paired=paired, **rates))
 
 
+def test_a_dream_that_paid_and_scored_badly_is_both():
+    pair = {"low": 0.02, "mean": 0.1, "high": 0.2, "episodes": 60}
+    key, row_of = "s2r_minus_real_only_total", {"s2r": 0.7, "real_only_total": 0.6}
+    wrong = {"mean": 0.5, "count": 100, "effective": 100.0}
+    bad = SOUND | {"exact": {"predictable": wrong}}
+    for scorecard, named in ((SOUND, False), (bad, True)):
+        run = evidence(paired={key: pair}, fidelity=scorecard, **row_of)
+        sentence, *_ = training_sentences(run)
+        assert sentence.startswith("Dreaming paid: ")
+        assert ("not to be trusted (right next states (50 %) is below" in sentence) == (
+            named
+        )
+        # What the scorecard's own verdict says beside it.
+        sentence = dreaming_paid(run.results | {"verdict": verdict(run)})
+        assert sentence.startswith("In real games it paid: +0.100 [+0.020, +0.200]")
+        beside = leading_numbers.verdict(scorecard | {"real_games": sentence})
+        assert ("Do not trust this dream yet: " in beside) == named
+        assert (sentence in beside) == named
+    lost = {key: pair | {"low": -0.1}}
+    run = evidence(paired=lost, fidelity=bad, **row_of)
+    assert dreaming_paid(run.results | {"verdict": verdict(run)}) == ""
+
+
 def test_a_run_without_a_control_does_not_say_whether_the_dream_paid():
     assert not training_sentences(evidence(planner=0.7, s2r=0.6))
     unscored = {"low": None, "mean": None, "high": None, "episodes": 0}
@@ -297,6 +324,45 @@ def test_a_run_without_a_dream_does_not_blame_one():
     for stages, blamed in ((STAGES, True), (real, False)):
         run = evidence(fidelity=blind, stages=stages, bc=0.2, random=0.3)
         assert ("low fidelity" in [cause.name for cause in causes(run)]) == blamed
+
+
+def test_no_advice_to_a_run_without_a_dream_speaks_of_one():
+    """By hand: all that can be wrong with the control without a dream."""
+    stages = STAGES | {
+        "dream_check": {"real": {}, "refused": ""},
+        "collect": {"successes": 3, "episodes": 300, "listed_actions_of": None},
+        "bc": {"imitated_episodes": 3},
+        "train": {"note": "it did not help"},
+    }
+    curve = [{"rollouts": 16.0, "unscored_rollouts": 14.0}]
+    warm = row(0.0, invalid=0.9)
+    run = evidence(stages=stages, curve=curve, fidelity=None, warmstart=warm)
+    assert len(causes(run)) >= 3
+    text = "\n".join([diagnosis(run), *verdict(run)])
+    assert "88 % of the rollouts in the real environment broke off" in text
+    plain = run._replace(stages=STAGES | {"dream_check": stages["dream_check"]})
+    lost = plain._replace(
+        curve=(), results=plain.results | {"policies": {"s2r": row(0.0)}}
+    )
+    assert verdict(lost)[-1] == UNEXPLAINED_WITHOUT_DREAM
+    for words in (text, *verdict(lost)):
+        assert not re.search(r"(?<!`)dream(?!gym|_check)", words, re.IGNORECASE), words
+
+
+@pytest.mark.parametrize(
+    ("retries", "advice"),
+    [
+        (0, "(experience.retries, now 0)"),
+        (7, "sampled again 7 times already (experience.retries). Fit it longer"),
+        (None, "server.prompt.retries"),
+    ],
+)
+def test_more_attempts_are_advised_where_there_are_few(retries, advice):
+    curve = [{"rollouts": 16.0, "unscored_rollouts": 14.0}]
+    cause = module.broken_rollouts(evidence(curve=curve)._replace(retries=retries))
+    assert cause is not None
+    assert advice in cause.advice
+    assert cause.advice.endswith(".")
 
 
 @pytest.mark.parametrize(

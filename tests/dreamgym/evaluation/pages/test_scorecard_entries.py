@@ -45,8 +45,8 @@ def test_the_verdict_is_one_sentence_that_names_what_is_missing():
         "success (50 %) are below 90 %."
     )
     assert verdict(scorecard(sure, low, few, sure)) == (
-        "Do not trust this dream yet: rewards found (50 %) is below 90 %, and the cases "
-        "do not decide about ends found (90 % of 10)."
+        "Do not trust this dream yet: rewards found (50 %) is below 90 %, and the "
+        "cases do not decide about ends found (90 % of 10)."
     )
 
 
