@@ -19,13 +19,14 @@ def add(commands: Any) -> None:
         description="Time some updates and some real steps under these settings (once "
         "a day on each machine) and print ranges for a whole run. The ranges were "
         "calibrated for presets on 2 CPU cores; on other devices they are guesses. "
-        "With --server a few requests are sent, and the requests of a run estimated.",
+        "With --server a few requests are sent, and the requests of a run estimated. "
+        "`dreamgym estimate RUN` takes the settings of a run that exists.",
     )
     run_options(command)
     command.add_argument("--no-transfer", action="store_true", help=NO_TUNING)
     command.add_argument("--no-controls", action="store_true", help=NO_CONTROLS)
     command.add_argument("--json", action="store_true", help="the ranges as JSON")
-    command.set_defaults(body=_estimate)
+    command.set_defaults(body=_estimate, names_run=True)
 
 
 def _estimate_of(

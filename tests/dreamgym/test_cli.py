@@ -188,7 +188,7 @@ def test_a_stage_runs_alone_and_once(capsys, tmp_path):
 
 
 def test_a_run_is_named_by_the_first_argument_of_a_stage_too(capsys, tmp_path):
-    for command in ("collect", "evaluate"):
+    for command in ("collect", "evaluate", "estimate"):
         assert "r: no run there (no manifest.json)" in refused(capsys, command, "r")
     assert not (tmp_path / "r").exists()
     assert tiny("collect", "--env", CORRIDOR) == 0

@@ -110,7 +110,7 @@ def body(run: Run) -> dict[str, Any]:
         # The shielded policies play these games anew.
         _rename(run, (BC, UNSHIELDED))
     else:
-        after = _success_with_shield(run)
+        after = _success_with_shield(run, reason)
         if after is None:
             return numbers
         reason += f"; with valid actions alone it wins {percent(after)} of these games"
@@ -160,14 +160,20 @@ def _rename(run: Run, *names: tuple[str, str]) -> None:
                 run.path(old).replace(run.path(new))
 
 
-def _success_with_shield(run: Run) -> float | None:
+def _success_with_shield(run: Run, reason: str) -> float | None:
     """Return the success of `bc` in real dev games that it plays with valid actions.
 
     None where it is not better, or where a budget has no steps for these games and for
-    those of the warm start and of expert iteration.
+    those of the warm start and of expert iteration; then that is printed, with the
+    `reason` to try them.
     """
     name, left = "bc-shielded", run.real_steps.left
+    opening = f"shield: {reason}; to keep to valid actions (policy.shield)"
     if left is not None and dev_game_steps(run, name, later=LATER) > left:
+        print(
+            f"{opening} was not tried: the budget has no real steps left for it",
+            file=sys.stderr,
+        )
         return None
     policy = load_policy(run, "bc")
     config = dataclasses.replace(policy.config, shield="valid")
@@ -176,11 +182,20 @@ def _success_with_shield(run: Run) -> float | None:
     )
     games = paired_dev_games(run, ("bc", policy), (name, shielded))
     before, after = map(dev_metrics, games)
+    rates = [m.get("real_success") for m in (before, after)]
     # A list that loses every game may do so at less cost.
-    if not is_better(after, before, standard_errors=STANDARD_ERRORS):
-        return None
-    success = after["real_success"]
-    return success if success > before.get("real_success", 0.0) else None
+    if is_better(after, before, standard_errors=STANDARD_ERRORS):
+        success = after["real_success"]
+        if success > before.get("real_success", 0.0):
+            return success
+    without, with_list = ("none" if r is None else percent(r) for r in rates)
+    print(
+        f"{opening} was tried in {len(games[1])} real dev games and did not help: "
+        f"bc wins {with_list} with valid actions alone and {without} without, so it "
+        "acts as before",
+        file=sys.stderr,
+    )
+    return None
 
 
 def cost(config: RunConfig, workload: Workload) -> Cost:

@@ -118,6 +118,8 @@ def test_dev_games_decide_where_policies_need_a_list_that_may_be_incomplete(
     assert shield == ("valid" if better else "auto")
     printed = capsys.readouterr().err
     assert ("it wins 100 % of these games" in printed) == better
+    tried = "was tried in 10 real dev games and did not help: bc wins "
+    assert (f"{tried}{10 * wins} % with valid actions alone and " in printed) != better
     played = {p.stem: p.read_text() for p in run.path("dev_games").iterdir()}
     # The games that were played with the shield that is kept are those of bc.
     if better:
@@ -133,14 +135,18 @@ def test_a_list_that_loses_all_games_at_less_cost_is_not_kept(tmp_path, monkeypa
     assert shield == "auto"
 
 
-def test_a_list_is_not_kept_where_no_game_with_it_was_scored(tmp_path, monkeypatch):
+def test_a_list_is_not_kept_where_no_game_with_it_was_scored(
+    tmp_path, monkeypatch, capsys
+):
     unscored = [
         g._replace(error="down", episode=dataclasses.replace(g.episode, success=None))
         for g in games(10, 0)
     ]
     run, _ = decide(tmp_path, monkeypatch, invalid=10, listed=0.7)
     monkeypatch.setattr(stage, "paired_dev_games", lambda *_: (games(10, 5), unscored))
-    assert stage._success_with_shield(run) is None
+    capsys.readouterr()
+    assert stage._success_with_shield(run, "bc is bad") is None
+    assert "bc wins none with valid actions alone" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("renamed", [1, 2])
@@ -169,7 +175,7 @@ def test_an_interrupted_decision_is_taken_again_without_a_further_game(
 
 @pytest.mark.parametrize(("left", "played"), [(99, False), (100, True)])
 def test_steps_of_later_choices_are_not_spent_on_the_shield(
-    tmp_path, monkeypatch, left, played
+    tmp_path, monkeypatch, capsys, left, played
 ):
     run, _ = decide(tmp_path, monkeypatch, shield="auto", of=10)
     for path in run.path("dev_games").iterdir():
@@ -184,7 +190,10 @@ def test_steps_of_later_choices_are_not_spent_on_the_shield(
     monkeypatch.setattr(stage, "dev_game_steps", steps)
     run.real_steps = types.SimpleNamespace(left=left)
     monkeypatch.setattr(stage, "plays_dev_games", lambda *_: True)
+    capsys.readouterr()
     stage.body(run)
+    text = "(policy.shield) was not tried: the budget has no real steps left"
+    assert (text in capsys.readouterr().err) != played
     assert planned == [(("bc-shielded",), 2)]
     assert run.path("dev_games/bc-shielded.jsonl").is_file() == played
 
