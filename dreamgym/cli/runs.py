@@ -227,6 +227,7 @@ def _run_stages(args: argparse.Namespace) -> None:
         check_preferences,
         quickstart,
         stage_names,
+        warn_of_tool_settings,
     )
     from dreamgym.evaluation import report
     from dreamgym.run.directory import Run
@@ -269,6 +270,8 @@ def _run_stages(args: argparse.Namespace) -> None:
                 for stage in STAGES.commands()[args.command]
                 if stage.name in stage_names(config, fine_tune=True)
             ]
+            if args.command in ("train", "transfer"):
+                warn_of_tool_settings(run)
             run_stages(run, STAGES, planned or names, others=others)
             if unplanned is not None:
                 print(planning.table(planning.gains(run, unplanned)))

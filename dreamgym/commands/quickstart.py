@@ -8,7 +8,7 @@ from typing import Any
 from dreamgym.agent.shield import shield_for
 from dreamgym.build import chat as run_chat
 from dreamgym.build.budget import check_budget, check_recorded
-from dreamgym.build.episodes import demonstrations, won_solutions
+from dreamgym.build.episodes import demonstrations, read, won_solutions
 from dreamgym.build.real.step_limit import with_step_limit
 from dreamgym.commands import results as run_results
 from dreamgym.commands.estimate import recorded_transitions
@@ -22,7 +22,9 @@ from dreamgym.run.process import tune_process
 from dreamgym.run.runner import run_stages
 from dreamgym.run.stage import Stage
 from dreamgym.stages.table import STAGES, is_in_run
+from dreamgym.training.config import LoopConfig
 from worldmodel.backbone.mesh import MeshConfig, make_meshes
+from worldmodel.text.tools.tool_calls import expected_calls
 
 
 def stage_names(
@@ -93,6 +95,38 @@ def _check_without_wins(run: Run) -> None:
         raise RunError(f"{run.root}: {error}") from None
 
 
+def warn_of_tool_settings(run: Run) -> None:
+    """Print which settings on tool use no collected task has a use for, in one line.
+
+    Nothing is printed before tasks are collected.
+    """
+    if not run.done("collect"):
+        return
+    loops = {"train": run.config.train, "transfer": run.config.transfer}
+    asks = [
+        *(f"{k}.reward.tools.enabled" for k, v in loops.items() if _pays_tools(v)),
+        *(
+            f"{k}.curriculum.lessons=tools"
+            for k, v in loops.items()
+            if v.curriculum.lessons == "tools"
+        ),
+    ]
+    if not asks or any(expected_calls(e.task) is not None for e in read(run)[0]):
+        return
+    print(
+        f"warning: {', '.join(asks)}: no collected task says which tool calls it "
+        "expects (options['calls'], docs/concepts/tool-actions.md), so that no use of "
+        "tools is paid, and no lesson on it is passed",
+        file=sys.stderr,
+    )
+
+
+def _pays_tools(loop: LoopConfig) -> bool:
+    """Return whether a loop pays the use of tools by the calls that tasks expect."""
+    tools = loop.reward.tools
+    return tools.enabled and tools.labels.when == "rule"
+
+
 def quickstart(
     run_dir: str | Path,
     config: RunConfig,
@@ -133,8 +167,11 @@ def quickstart(
     with Run(run_dir, config, learning, track, rollouts) as run:
 
         def check(stage: Stage, numbers: dict[str, Any]) -> None:
-            if stage.name == "collect" and not numbers.get("successes", 1):
+            if stage.name != "collect":
+                return
+            if not numbers.get("successes", 1):
                 _check_without_wins(run)
+            warn_of_tool_settings(run)
 
         if config.budget.real_steps and not run.done("collect"):
             print_division(run, fine_tune=fine_tune)

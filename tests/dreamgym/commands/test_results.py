@@ -58,6 +58,43 @@ def test_a_run_without_a_dream_says_so_before_its_model_is_scored(
         assert (words in capsys.readouterr().err) == said
 
 
+@pytest.mark.parametrize(
+    ("settings", "calls", "words"),
+    [
+        ({}, None, None),
+        ({"train.reward.tools.enabled": True}, None, "train.reward.tools.enabled: no"),
+        ({"train.reward.tools.enabled": True}, [None], None),  # it expects none
+        (
+            {
+                "train.curriculum.lessons": "tools",
+                "transfer.reward.tools.enabled": True,
+            },
+            None,
+            "transfer.reward.tools.enabled, train.curriculum.lessons=tools: no",
+        ),
+        ({"train.curriculum.lessons": "games"}, None, None),
+    ],
+)
+def test_settings_of_tools_that_no_task_has_a_use_for_are_named(
+    tmp_path, capsys, settings, calls, words
+):
+    with Run(tmp_path / "r", preset("tiny", settings)) as run:
+        quickstart.warn_of_tool_settings(run)
+        assert capsys.readouterr().err == ""  # nothing is known before
+        episode = doubles.expert(doubles.task(0, 1, 2))
+        options = {} if calls is None else {"calls": calls}
+        options = {**episode.task.options, **options}
+        task = dataclasses.replace(episode.task, options=options)
+        episode = dataclasses.replace(episode, task=task)
+        for name in ("episodes", "dev"):
+            write_episodes(run.path(f"{name}.jsonl"), [episode], check=False)
+        run.mark("collect", {})
+        quickstart.warn_of_tool_settings(run)
+    text = capsys.readouterr().err
+    assert text.startswith(f"warning: {words}") if words else text == ""
+    assert text.count("\n") == (words is not None)
+
+
 def test_costs_are_those_of_scored_games(tmp_path):
     """A game that broke off has cost a part of what it would have."""
     run = Run(tmp_path, preset("tiny", {"env.id": "tests.doubles:Corridor"}))
