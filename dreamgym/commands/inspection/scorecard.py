@@ -12,7 +12,7 @@ from dreamgym.build.fidelity import add_training_ends
 from dreamgym.build.real.environments import open_env
 from dreamgym.commands.results import read_results
 from dreamgym.config.stages import ServerConfig
-from dreamgym.evaluation.diagnosis.verdict import dreaming_paid
+from dreamgym.evaluation.diagnosis.verdict import benefit_sentence
 from dreamgym.evaluation.fidelity import by_family
 from dreamgym.evaluation.pages import scorecard_page
 from dreamgym.run.directory import Run
@@ -79,7 +79,7 @@ def full_scorecard(
     """
     real_games = ""
     if server is None and run.path("results.json").is_file():
-        real_games = dreaming_paid(read_results(run))
+        real_games = benefit_sentence(read_results(run))
     experience = load_experience(
         run, server=server, folder="" if server else remedy_folder(run)
     )

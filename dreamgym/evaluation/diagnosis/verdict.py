@@ -22,7 +22,8 @@ UNEXPLAINED = (
 UNEXPLAINED_WITHOUT_DREAM = (
     "Nothing that was measured explains it: test/POLICY.jsonl shows what a policy did."
 )
-PAID = "Dreaming paid"
+BENEFIT = "Dreaming paid"
+"""How the sentence begins that says that the run with the dream beat real play."""
 TRIAL_PRESET = "tiny"
 """The preset that tries every stage and whose models learn next to nothing."""
 
@@ -221,7 +222,7 @@ def _against_real_play(evidence: Evidence) -> list[str]:
         return []
     difference, text = comparison
     if difference["low"] > 0:
-        return [f"{PAID}: {text}.{_despite_scorecard(evidence)}"]
+        return [f"{BENEFIT}: {text}.{_despite_scorecard(evidence)}"]
     if difference["high"] < 0:
         return [
             f"Dreaming did not pay here: {text}. Where real steps are cheap, play on: "
@@ -264,13 +265,13 @@ def _despite_scorecard(evidence: Evidence) -> str:
     )
 
 
-def dreaming_paid(results: Mapping[str, Any]) -> str:
+def benefit_sentence(results: Mapping[str, Any]) -> str:
     """Return a sentence on real games in which the dream paid, '' where none say so.
 
     It stands beside a scorecard that says not to trust the dream. A dream that was
     refused is in no policy, so that nothing paid.
     """
-    if not any(str(s).startswith(PAID) for s in results.get("verdict") or []):
+    if not any(str(s).startswith(BENEFIT) for s in results.get("verdict") or []):
         return ""
     comparison = _real_play_difference(results)
     return "" if comparison is None else f"In real games it paid: {comparison[1]}."

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from dreamgym.evaluation.bounds import says_something
 from dreamgym.evaluation.comparisons.episode_comparison import LEGEND
-from dreamgym.evaluation.diagnosis.verdict import dreaming_paid
+from dreamgym.evaluation.diagnosis.verdict import benefit_sentence
 from dreamgym.evaluation.leading_numbers import leading, verdict
 from dreamgym.evaluation.pages import page
 from dreamgym.evaluation.pages.curves import Curve, figures
@@ -67,7 +67,7 @@ def write_page(
     """Write report.html of a run."""
     scorecard = results.get("fidelity")
     if scorecard:
-        scorecard = scorecard | {"real_games": dreaming_paid(results)}
+        scorecard = scorecard | {"real_games": benefit_sentence(results)}
     page.write(
         path,
         "run.html",

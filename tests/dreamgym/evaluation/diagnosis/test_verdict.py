@@ -15,8 +15,8 @@ from dreamgym.evaluation.diagnosis.evidence import Cause, Evidence, collect_more
 from dreamgym.evaluation.diagnosis.verdict import (
     UNEXPLAINED,
     UNEXPLAINED_WITHOUT_DREAM,
+    benefit_sentence,
     diagnosis,
-    dreaming_paid,
     outcome_sentences,
     training_sentences,
     verdict,
@@ -301,14 +301,14 @@ def test_a_dream_that_paid_and_scored_badly_is_both():
             named
         )
         # What the scorecard's own verdict says beside it.
-        sentence = dreaming_paid(run.results | {"verdict": verdict(run)})
+        sentence = benefit_sentence(run.results | {"verdict": verdict(run)})
         assert sentence.startswith("In real games it paid: +0.100 [+0.020, +0.200]")
         beside = leading_numbers.verdict(scorecard | {"real_games": sentence})
         assert ("Do not trust this dream yet: " in beside) == named
         assert (sentence in beside) == named
     lost = {key: pair | {"low": -0.1}}
     run = evidence(paired=lost, fidelity=bad, **row_of)
-    assert dreaming_paid(run.results | {"verdict": verdict(run)}) == ""
+    assert benefit_sentence(run.results | {"verdict": verdict(run)}) == ""
 
 
 def test_a_run_without_a_control_does_not_say_whether_the_dream_paid():
