@@ -263,6 +263,18 @@ def test_ends_of_training_episodes_are_asked_for_where_dev_ends_are_few(
     monkeypatch.setattr(scorecard_command, "load_experience", lambda *_, **__: model)
     card, _ = scorecard_command.full_scorecard(run, None, 40)
     assert card.get("training_ends") == scorecard.get("training_ends")
+    # It knows what real games say, where the run has played them.
+    assert "real_games" not in card
+    pair = {"mean": 0.2, "low": 0.1, "high": 0.3, "episodes": 60}
+    won = {
+        "policies": {"s2r": {}, "real_only_total": {}},
+        "paired": {"s2r_minus_real_only_total": pair},
+        "verdict": ["Dreaming paid: it won more."],
+    }
+    run.write_json("results.json", won)
+    card, _ = scorecard_command.full_scorecard(run, None, 40)
+    run.path("results.json").unlink()
+    assert card["real_games"].startswith("In real games it paid: +0.200 [+0.100")
 
 
 @pytest.mark.slow
