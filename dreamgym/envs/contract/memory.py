@@ -29,6 +29,8 @@ MIN_RETURN_SHARE = 0.25
 """Their share of all lines that are new in a state, for a warning."""
 
 _NAME = re.compile(r"\w(?:[\w.:-]*\w)?")
+_ITEM = re.compile(r"\s*(?:[\[(#]\d+[\]).:]?|\d+[\]).:])\s+(.*[^\W\d_]{2}.*)")
+"""A numbered line that holds a word, and its text: `[3] link Home`, `3. apples`."""
 
 
 def check_memory(findings: Findings, traces: Sequence[Trace]) -> None:
@@ -168,14 +170,18 @@ def check_returns(findings: Findings, traces: Sequence[Trace]) -> None:
 
     A line comes back if an earlier state of the episode had it, and no line of the
     state before it begins with the same word, so that `KeepLines` would have kept it.
+    The number of a numbered line is no name: these come back where a list takes the
+    place of another one (_changes_list), and not where a line of it changes.
     """
     new, returned = 0, list[tuple[str, str]]()
     for trace in traces:
         seen = set[str]()
         for before, after in itertools.pairwise(_texts(trace)):
-            lines = before.splitlines()
+            lines, next_lines = before.splitlines(), after.splitlines()
             keys = {first_word(line) for line in lines}
-            added = [x for x in after.splitlines() if x.strip() and x not in lines]
+            if _changes_list(lines, next_lines):
+                keys -= {first_word(line) for line in lines if _ITEM.match(line)}
+            added = [x for x in next_lines if x.strip() and x not in lines]
             new += len(added)
             returned += [
                 (trace.task.id, x)
@@ -193,6 +199,18 @@ def check_returns(findings: Findings, traces: Sequence[Trace]) -> None:
     findings.warn(
         "lines disappear from the state and come back as they were",
         f"{len(returned)} of {new} new lines; task {task!r}: {line!r:.80}",
-        "keep what was seen in the state: KeepLines of dreamgym.envs.wrappers does; "
-        "leave it if such a line is no longer true while it is gone",
+        "keep what was seen in the state: KeepLines of dreamgym.envs.wrappers does "
+        "(numbered lines need a name_of that does not return their number); leave it "
+        "if such a line is no longer true while it is gone",
     )
+
+
+def _changes_list(before: Sequence[str], after: Sequence[str]) -> bool:
+    """Return whether most numbered lines of a state, two or more, hold a new text."""
+    earlier, texts = set(_item_texts(before)), list(_item_texts(after))
+    new = sum(text not in earlier for text in texts)
+    return new >= 2 and 2 * new > len(texts)
+
+
+def _item_texts(lines: Iterable[str]) -> Iterator[str]:
+    return (match[1] for match in map(_ITEM.match, lines) if match)

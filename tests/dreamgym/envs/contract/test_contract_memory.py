@@ -1,5 +1,7 @@
 """The contract checker over what an agent sees, forgets, and cannot have seen."""
 
+import re
+
 import pytest
 
 from dreamgym import Task, TextEnv
@@ -173,3 +175,28 @@ def test_few_returns_are_none():
     assert _returns(["hall tiled", "yard green", "hall tiled"]) == []
     lines = [f"room{n} blue" for n in range(60)] + ["hall tiled", "yard green"] * 7
     assert _returns(lines) == []
+
+
+PAGES = (
+    "[1] link Home\n[2] link Prices\n[3] button Buy",
+    "[1] link Back\n[2] link Terms\n[3] button Send",
+)
+
+
+@pytest.mark.parametrize("form", ["[{}]", "{}.", "{})", "({})", "{}:", "#{}"])
+def test_numbered_lines_of_pages_come_back(form):
+    pages = [re.sub(r"\[(\d)\]", lambda m: form.format(m[1]), x) for x in PAGES]
+    (found,) = _returns(pages * 10)
+    assert "54 of 57 new lines" in found.where
+    assert "name_of" in found.cure
+
+
+def test_a_numbered_line_that_changes_in_its_place_is_none():
+    on = "[1] link Home\n[2] box checked\n[3] button Buy"
+    assert _returns([on, on.replace("checked", "empty")] * 10) == []
+    assert _returns(["1. lamp on", "1. lamp off"] * 10) == []
+    assert _returns(["1. ann\n2. bob", "1. bob\n2. ann"] * 10) == []
+
+
+def test_rows_of_a_numbered_board_are_no_lines_to_keep():
+    assert _returns(["1. X .\n2. . .", "1. . .\n2. . X"] * 10) == []
