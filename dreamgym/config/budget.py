@@ -21,6 +21,9 @@ DEMONSTRATION_LIMIT = 0.4
 """The largest share of the train episodes that `demonstrations` may ask for. They are
 shorter than those of random players, so that they take a smaller share of the steps."""
 
+MAX_STEPS = 10**15
+"""The largest budget, of which shares are still computed exactly."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BudgetConfig:
@@ -61,6 +64,11 @@ class BudgetConfig:
         if not (0 < self.collect < 1 and 0 < self.dev < 1):
             raise ValueError(
                 f"collect and dev must be in (0, 1), got {self.collect} and {self.dev}"
+            )
+        if self.real_steps > MAX_STEPS:
+            raise ValueError(
+                f"real_steps must be at most {MAX_STEPS:,} (0 sets no bound), got "
+                f"{self.real_steps!s:.40}"
             )
         shares = (self.score, self.branch, self.select)
         if min(shares) < 0 or self.collect + sum(shares) > 1 + 1e-9:

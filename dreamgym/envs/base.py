@@ -35,7 +35,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import gymnasium
 import numpy as np
 
-from dreamgym.envs.failures import EnvironmentFailure, guarded
+from dreamgym.envs.failures import EnvironmentFailure, declared_flag, guarded
 from dreamgym.envs.spaces import MAX_CHARACTERS, AnyText
 from worldmodel.data.records import SPLITS, State, Task, Transition, lines
 from worldmodel.text.tools.tool_schemas import complete_options
@@ -195,7 +195,7 @@ def can_vary(environment: type[gymnasium.Env]) -> bool:
 
 def is_deterministic(env: gymnasium.Env) -> bool:
     """Return whether equal actions always lead to equal states."""
-    return _declares(env, "deterministic", default=True)
+    return declared_flag(env, "deterministic", default=True)
 
 
 def plans_from_any_state(env: gymnasium.Env) -> bool:
@@ -203,16 +203,8 @@ def plans_from_any_state(env: gymnasium.Env) -> bool:
 
     Others plan from the start of an episode only.
     """
-    declared = _declares(env, "plans_from_any_state", default=False)
+    declared = declared_flag(env, "plans_from_any_state", default=False)
     return declared and as_expert(env) is not None
-
-
-def _declares(env: gymnasium.Env, name: str, *, default: bool) -> bool:
-    """Return an attribute of an environment, the default where it is not declared."""
-    try:
-        return bool(env.get_wrapper_attr(name))
-    except AttributeError:
-        return default
 
 
 # --- tasks and steps ---------------------------------------------------------

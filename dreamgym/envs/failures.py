@@ -31,6 +31,10 @@ OTHER_CALLS = 3
 """The deadline of every other call (an expert may search for long), in deadlines of
 reset."""
 
+MAX_DECLARED = 10**9
+"""The largest deadline in seconds, and number of copies, that may be declared: more is
+no limit, and alarms do not count as far."""
+
 REPEAT_SECONDS = 1.0
 """Seconds between the alarms of a deadline that has passed."""
 
@@ -112,13 +116,31 @@ def _declared(env: gymnasium.Env, name: str, usual: float) -> float:
     value = getattr(env.unwrapped, name, usual)
     if value is None or value == math.inf:
         return 0.0
+    number: Any = value
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not is_number or not float(value) >= 0:
+    if not is_number or not 0 <= number <= MAX_DECLARED:
         raise ValueError(
-            f"{type(env.unwrapped).__name__}.{name} must be a number of at least 0, or "
-            f"None for no limit, got {value!r:.60}"
+            f"{type(env.unwrapped).__name__}.{name} must be a number of 0 to "
+            f"{MAX_DECLARED:,}, or None for no limit, got {value!r:.60}"
         )
     return float(value)
+
+
+def declared_flag(env: gymnasium.Env, name: str, *, default: bool) -> bool:
+    """Return an attribute of an environment, the default where it is not declared.
+
+    Raises:
+      ValueError: it is neither true nor false, as an array of several values.
+    """
+    try:
+        value = env.get_wrapper_attr(name)
+    except AttributeError:
+        return default
+    try:
+        return bool(value)
+    except ValueError:
+        owner = type(env.unwrapped).__name__
+        raise ValueError(f"{owner}.{name} must be a bool, got {value!r:.60}") from None
 
 
 class EnvironmentFailure(NamedTuple):

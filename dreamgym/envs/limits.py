@@ -5,6 +5,7 @@ environment, tasks -> the limit of an episode, with the reason for it
 
 import math
 import numbers
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -58,9 +59,9 @@ def declared_value(env: gymnasium.Env) -> Any:
 
 
 def is_step_limit(value: Any) -> bool:
-    """Return whether a value is a whole number of at least 1."""
+    """Return whether a value is a whole number of at least 1, and of 64 bits."""
     is_whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    return is_whole and int(value) > 0
+    return is_whole and 0 < int(value) <= sys.maxsize
 
 
 def step_limit_of(env: gymnasium.Env, task: Task) -> int | None:

@@ -184,7 +184,8 @@ def _check_limit_value(player: Player) -> None:
     if limit is None or limits.is_step_limit(limit):
         return
     player.findings.fault(
-        f"max_episode_steps must be a whole number of at least 1, got {limit!r:.40}",
+        "max_episode_steps must be a whole number of at least 1, and of 64 bits, got "
+        f"{limit!r:.40}",
         "max_episode_steps",
         "declare the number of steps at which step() returns truncated=True, or None",
     )

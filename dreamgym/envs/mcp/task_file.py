@@ -22,6 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from dreamgym.envs.base import SPLITS
+from dreamgym.envs.failures import MAX_DECLARED
 from worldmodel.data.records import Task
 from worldmodel.text.tools.tool_calls import Call, read_action, read_call
 
@@ -129,8 +130,12 @@ def _server(path: Path, value: Any) -> ServerSettings:
     for name in ("max_episode_steps", "step_seconds"):
         number = value.get(name, 1)
         kinds = int if name == "max_episode_steps" else (int, float)
-        if isinstance(number, bool) or not isinstance(number, kinds) or number <= 0:
-            raise ValueError(f"{path}: server.{name} must be > 0, got {number!r}")
+        is_number = isinstance(number, kinds) and not isinstance(number, bool)
+        if not is_number or not 0 < number <= MAX_DECLARED:
+            raise ValueError(
+                f"{path}: server.{name} must be > 0 and at most {MAX_DECLARED:,}, got "
+                f"{number!r:.60}"
+            )
     _checked_call(path, "server.observe", value.get("observe", ""), empty=True)
     lists = {k: tuple(value[k]) for k in ("command", "tools") if k in value}
     seconds = {"step_seconds": float(value.get("step_seconds", STEP_SECONDS))}

@@ -47,6 +47,13 @@ def test_what_collection_took_decides_about_the_rest():
     )
 
 
+def test_a_budget_of_which_no_float_is_a_share_is_refused():
+    parts = budget.division(BudgetConfig(real_steps=10**15))
+    assert parts["collect"] == 55 * 10**13 - 22
+    with pytest.raises(ValueError, match=r"at most 1,000,000,000,000,000 .*, got 1000"):
+        BudgetConfig(real_steps=10**400)
+
+
 @pytest.mark.parametrize("steps", [41, 300, 1037, 99_999])
 def test_the_parts_are_the_budget(steps):
     shares = BudgetConfig(real_steps=steps)

@@ -1,6 +1,7 @@
 """Tasks and values that a run could not write, and what the checker says of them."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from dreamgym.envs.contract import checker, texts
 from dreamgym.envs.contract.findings import Findings
 from dreamgym.envs.contract.player import Player
 from dreamgym.envs.contract.tasks import sound_tasks
+from dreamgym.envs.limits import DEFAULT, step_limit
 from tests import doubles
 from tests.dreamgym.envs.contract.common import checked, named
 
@@ -154,8 +156,28 @@ class Slow(doubles.Corridor):
 
 def test_a_deadline_that_is_no_number_hides_no_other_fault():
     faults = checked(Slow).faults
-    named(faults, "reset_seconds must be a number of at least 0")
+    named(faults, "reset_seconds must be a number of 0 to 1,000,000,000, or None")
     named(faults, "got a string")
+
+
+@pytest.mark.parametrize("name", ["reset_seconds", "step_seconds", "max_copies"])
+@pytest.mark.parametrize("value", [10**400, 1e300, -(10**400), math.nan])
+def test_a_number_that_no_float_or_alarm_holds_is_a_fault(name, value):
+    Huge = type("Huge", (doubles.Corridor,), {name: value})
+    fault = named(checked(Huge).faults, rf"Huge\.{name} must be a number of 0 to 1,000")
+    assert len(fault.what) < 200
+
+
+def test_a_step_limit_that_no_float_holds_is_a_fault():
+    Huge = type("Huge", (doubles.Corridor,), {"max_episode_steps": 10**400})
+    named(checked(Huge).faults, "max_episode_steps must be a whole number of at least")
+    assert step_limit(Huge(), []).steps == DEFAULT
+
+
+def test_a_flag_of_several_values_is_named():
+    Both = type("Both", (doubles.Corridor,), {"deterministic": np.array([True, False])})
+    with pytest.raises(ValueError, match=r"Both\.deterministic must be a bool, got a"):
+        checked(Both)
 
 
 @pytest.mark.parametrize("method", ["tasks", "variations"])
