@@ -16,6 +16,7 @@ from dreamgym.build import experience as run_experience
 from dreamgym.build.real.environments import open_env
 from dreamgym.config.budget import BudgetConfig
 from dreamgym.config.stages import DataConfig
+from dreamgym.evaluation.comparisons.outcome_discrimination import lost_discrimination
 from dreamgym.evaluation.fidelity import by_family
 from dreamgym.run.directory import Run
 from dreamgym.run.display import progress_bar
@@ -62,6 +63,12 @@ def refit(
             "after": _scorecard(after, train, dev, run, "after"),
         }
         run.write_json("refit.json", scorecards)
+        losses = lost_discrimination(scorecards["before"], scorecards["after"])
+        if losses:
+            print(
+                f"refit: the model of {source.root} is better at {'; '.join(losses)}",
+                file=sys.stderr,
+            )
     return scorecards
 
 

@@ -28,6 +28,7 @@ from dreamgym.build.real.dev_play import (
 )
 from dreamgym.build.refit import can_refit, mend
 from dreamgym.config.settings import RunConfig
+from dreamgym.evaluation.comparisons.outcome_discrimination import lost_discrimination
 from dreamgym.evaluation.dream_check import (
     Fault,
     broken_refusals,
@@ -180,10 +181,21 @@ def _on_policy(
 def _with_remedy(
     run: Run, policy: Policy, real: Sequence[Trajectory] | None, before: Check
 ) -> Check:
-    """Return the check of the refitted dream; its numbers say what was wrong before."""
+    """Return the check of the refitted dream; its numbers say what was wrong before.
+
+    A refit that tells rewards and ends apart less well has not helped, and then the
+    check is that of the model before, which stays.
+    """
     print(f"dream_check: {before.refused}: the dream is refitted", file=sys.stderr)
     after = _check(run, policy, real, mend(run, policy, before.faults), REMEDY)
-    remedy = {"before": before.refused, "helped": not after.reasons}
+    losses = lost_discrimination(read_scorecard(run), read_scorecard(run, REMEDY))
+    remedy = {"before": before.refused, "helped": not after.reasons and not losses}
+    if losses and not after.reasons:
+        text = f"a refit mended it, but is worse at {'; '.join(losses)}"
+        print(f"dream_check: {text}: the model before it stays", file=sys.stderr)
+        reasons = [*before.reasons, text]
+        numbers = before.numbers | {"remedy": remedy}
+        return Check(numbers, reasons, before.faults)
     if remedy["helped"]:
         print("dream_check: refitted, the dream agrees", file=sys.stderr)
         return after._replace(numbers=after.numbers | {"remedy": remedy})

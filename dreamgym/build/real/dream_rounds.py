@@ -60,8 +60,8 @@ def dream_rounds(
             **_success("real_success", play.episodes[before:]),
         }
         if can_refit(run.config):
-            row |= refit_round(run, folder, model_folder)
-            model_folder = folder
+            model_folder, scores = refit_round(run, folder, model_folder)
+            row |= scores
         policy, state = _dream_updates(run, folder, policy, tasks, model_folder)
         row["updates"] = state.update
         successes = [r["success"] for r in state.curve if "success" in r]

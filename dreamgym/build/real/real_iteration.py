@@ -27,7 +27,11 @@ from dreamgym.build.episodes import (
     read,
     recorded_episodes,
 )
-from dreamgym.build.experience import load_experience, remedy_folder
+from dreamgym.build.experience import (
+    fidelity_file,
+    load_experience,
+    remedy_folder,
+)
 from dreamgym.build.imitation import dreamed_wins, fit_demonstrations
 from dreamgym.build.planning import (
     chosen_plan,
@@ -37,6 +41,7 @@ from dreamgym.build.planning import (
 from dreamgym.build.real.environments import dreamable_tasks, real_envs, training_tasks
 from dreamgym.build.refit import can_refit, refit
 from dreamgym.evaluation import evaluate
+from dreamgym.evaluation.comparisons.outcome_discrimination import lost_discrimination
 from dreamgym.run.directory import Run
 from worldmodel import fidelity
 from worldmodel.data.hashing import content_seed
@@ -87,8 +92,8 @@ def iterate(
         }
         if dreams:
             if c.transfer.iteration.refit_share and can_refit(run.config):
-                row |= refit_round(run, folder, model_folder)
-                model_folder = folder
+                model_folder, scores = refit_round(run, folder, model_folder)
+                row |= scores
             unsolved = _unsolved(tasks, real)
             # Where all are won, or the others cannot be begun, nothing is dreamed of.
             if any(t.initial_state for t in unsolved):
@@ -211,24 +216,39 @@ def play_round(
     return Play(played, steps_taken)
 
 
-def refit_round(run: Run, folder: str, start: str) -> dict[str, float]:
-    """Fit the experience model further; return how much of its scorecard is right.
+def refit_round(run: Run, folder: str, start: str) -> tuple[str, dict[str, float]]:
+    """Fit the experience model further; return the better folder, and its numbers.
 
     What was played is in the folder's episodes.jsonl; `start` is the folder of the
-    model that the fit starts from. A round that was refitted is not refitted again.
+    model that the fit starts from. That model stays where the new one tells rewards and
+    ends apart less well on dev tasks (lost_discrimination). A round that was refitted
+    is not refitted again.
 
     Returns:
-      exact_predictable: share of the predictable next states right after the refit, on
-        dev tasks. exact_on_policy: the share before it, on what the policy of this
-        round has played. Neither is there without a case.
+      The folder of the model to dream in, and: exact_predictable, the share of the
+      predictable next states that are right after the refit, on dev tasks;
+      exact_on_policy, the share before it, on what the policy of this round has played.
+      Neither is there without a case. refit_left_out is 1 where the model before stays.
     """
     out = {"exact_on_policy": _exact_on_policy(run, folder, start)}
     if not run.path(f"{folder}/fidelity.json").is_file():
         name, share = f"{folder}-experience", run.config.transfer.iteration.refit_share
         refit(run, folder, name, share, start=start)
-    scorecard = run.read_json(f"{folder}/fidelity.json")
+    scorecard = run.read_json(fidelity_file(folder))
     out["exact_predictable"] = scorecard["exact"]["predictable"]["mean"]
-    return {name: share for name, share in out.items() if share is not None}
+    numbers = {name: share for name, share in out.items() if share is not None}
+    before = fidelity_file(start)
+    losses = []
+    if run.path(before).is_file():
+        losses = lost_discrimination(run.read_json(before), scorecard)
+    if not losses:
+        return folder, numbers
+    print(
+        f"{folder}: the refitted experience model is left out, and the one before it "
+        f"stays: it is worse at {'; '.join(losses)}",
+        file=sys.stderr,
+    )
+    return start, numbers | {"refit_left_out": 1.0}
 
 
 def _exact_on_policy(run: Run, folder: str, model_folder: str) -> float | None:

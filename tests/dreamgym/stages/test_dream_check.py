@@ -253,6 +253,26 @@ def test_a_dream_that_stays_wrong_is_refused_with_both_reasons(monkeypatch, run)
     assert remedy_folder(run) == ""
 
 
+def test_a_refit_that_tells_rewards_apart_less_well_is_left_out(
+    monkeypatch, run, capsys
+):
+    worse = SOUND | {"families": {"a": SOUND | {"reward": {"recall": rate(0.3)}}}}
+    dream = Dream(
+        monkeypatch, run, LOST, WON, cards=(SOUND | {"families": {"a": SOUND}}, worse)
+    )
+    numbers = dream.body()
+    assert numbers["remedy"]["helped"] is False
+    assert numbers["refused"].startswith("the dream is wrong about how often")
+    text = (
+        "a refit mended it, but is worse at unusual rewards in family 'a': found 90 %"
+    )
+    assert text in numbers["refused"]
+    assert text in capsys.readouterr().err
+    assert numbers["dreamed"]["real_success"] == 0.0  # of the model that stays
+    run.mark("dream_check", numbers)
+    assert remedy_folder(run) == ""
+
+
 def test_a_poor_scorecard_alone_is_mended_too(monkeypatch, run):
     dream = Dream(monkeypatch, run, WON, WON, cards=(BLIND, SOUND))
     assert dream.body()["refused"] == ""

@@ -200,6 +200,38 @@ MEAN = {"mean": 0.75, "n": 4}
 
 
 @pytest.mark.usefixtures("unfitted")
+def test_a_refit_that_finds_fewer_ends_is_left_out(run, monkeypatch, capsys):
+    starts, used = [], []
+
+    def card(ends):
+        rate = {"mean": ends, "count": 40}
+        return {"exact": {"predictable": MEAN}, "done": {"recall": rate}}
+
+    def refit(run, folder, name, share, *, start):
+        del name, share
+        starts.append(start)
+        run.write_json(f"{folder}/fidelity.json", card(0.3 if not start else 0.9))
+
+    def load(run, *, folder, stage="", **_):
+        del run
+        if stage:
+            used.append(folder)
+        return doubles.Known(ReplayMemory())
+
+    set_iteration(run, refit_share=0.5)
+    run.write_json("fidelity.json", card(0.9))
+    monkeypatch.setattr(real_iteration, "refit", refit)
+    monkeypatch.setattr(real_iteration, "load_experience", load)
+    _, numbers = iterate(run, "s2r", warm(), steps=100, dreams=True)
+    assert starts == used == ["", ""]  # the model before stays, and is fitted again
+    assert [row["refit_left_out"] for row in numbers["rounds"]] == [1.0, 1.0]
+    text = "s2r/round-1: the refitted experience model is left out, and the one before"
+    assert text in capsys.readouterr().err
+    run.write_json("fidelity.json", card(0.3))
+    assert real_iteration.refit_round(run, "s2r/round-1", "")[0] == "s2r/round-1"
+
+
+@pytest.mark.usefixtures("unfitted")
 @pytest.mark.parametrize(("steps", "rounds"), [(13, 1), (150, 1), (150, 3)])
 def test_no_more_real_steps_are_taken_than_it_may(run, steps, rounds):
     set_iteration(run, rounds=rounds)
