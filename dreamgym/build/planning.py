@@ -29,6 +29,7 @@ from dreamgym.envs.dream import DreamVectorEnv, UncertaintyGate
 from dreamgym.run.directory import Run, RunError
 from worldmodel.data.records import Episode
 from worldmodel.experience.base import ExperienceModel
+from worldmodel.fidelity.cases import UNPREDICTABLE
 
 AGREEMENT_MOMENTS = 100
 """Recorded moments at which it is asked whether a policy's draws agree."""
@@ -165,18 +166,19 @@ def chosen_plan(
     """Return the plan, with the method that "auto" stands for in this environment.
 
     That is A* where what follows from an action can be known, at most `MAX_REVEALS` of
-    the transitions of the run's scorecard reveal something, and the policy alone offers
-    little to choose from: its draws agree in at least `MIN_AGREEMENT` of the recorded
-    moments. Elsewhere it is the method `otherwise`, and where nobody has won: A* looks
-    for a win, which such a dream has never seen.
+    the transitions of the run's scorecard reveal something or show what is forgotten,
+    and the policy alone offers little to choose from: its draws agree in at least
+    `MIN_AGREEMENT` of the recorded moments. Elsewhere it is the method `otherwise`, and
+    where nobody has won: A* looks for a win, which such a dream has never seen.
     """
     if plan.method != "auto":
         return plan
     if not won_actions(read(run)[0]):
         return dataclasses.replace(plan, method=otherwise)
     exact = read_scorecard(run)["exact"]
-    reveals = exact["reveal"]["count"] / max(exact["all"]["count"], 1)
-    if reveals > MAX_REVEALS or draw_agreement(run, policy, plan) < MIN_AGREEMENT:
+    hidden = sum(exact.get(k, {}).get("count", 0) for k in UNPREDICTABLE)
+    hidden /= max(exact["all"]["count"], 1)
+    if hidden > MAX_REVEALS or draw_agreement(run, policy, plan) < MIN_AGREEMENT:
         return dataclasses.replace(plan, method=otherwise)
     simulations, depth = max(plan.simulations // 2, 2), 2 * plan.depth
     return dataclasses.replace(

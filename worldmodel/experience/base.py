@@ -113,6 +113,11 @@ def agreement(
     return [n / SAMPLES for n in counts]
 
 
+def states_read(model: ExperienceModel) -> int:
+    """Return how many past states of a query a model reads; 0 if it does not say."""
+    return getattr(model, "states_read", 0)
+
+
 def same_reward(predicted: float, real: float) -> bool:
     """Return whether two rewards are equal to the digits that replies have."""
     return outcomes.number_text(predicted) == outcomes.number_text(real)
@@ -186,6 +191,11 @@ class CachingExperienceModel(ExperienceModel):
         self._seed, self._state_formats = seed, state_formats or {}
         self._answers: dict[tuple, Prediction] = {}
         self.queried = self.computed = 0
+
+    @property
+    def states_read(self) -> int:
+        """How many of the past states of a query the model reads, the last ones."""
+        return self._history if self._history_states else 0
 
     def add_to_memory(
         self, task_ids: Sequence[str] = (), transitions: Sequence[Transition] = ()

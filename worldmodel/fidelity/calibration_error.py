@@ -24,7 +24,7 @@ def probability_calibration(
     the share of cases in which the event happened. Reveals are left out, because they
     cannot be predicted, and so are answers with unknown probabilities (NaN).
     """
-    predictable = [i for i, c in enumerate(cases) if c.kind != "reveal"]
+    predictable = [i for i, c in enumerate(cases) if c.predictable]
     cases, predictions = (
         [cases[i] for i in predictable],
         [answers[i] for i in predictable],

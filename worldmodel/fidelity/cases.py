@@ -18,9 +18,13 @@ from worldmodel.data.outcomes import commonest_reward, number_text
 from worldmodel.data.records import Episode, State, Transition
 from worldmodel.experience.base import Query, content_seed, query_after
 from worldmodel.text.identifiers import common_words
-from worldmodel.text.novelty import is_reveal
+from worldmodel.text.novelty import is_reveal, novel_words
 
-KINDS = ("unchanged", "one_line", "many_lines", "reveal")
+KINDS = ("unchanged", "one_line", "many_lines", "reveal", "forgotten")
+"""Kinds of transitions. What is forgotten was seen in an earlier state of the episode,
+and neither the present state nor what a model reads of the past holds it."""
+UNPREDICTABLE = ("reveal", "forgotten")
+"""Kinds whose next states do not follow from what a model reads."""
 
 
 class Case(NamedTuple):
@@ -34,6 +38,11 @@ class Case(NamedTuple):
     kind: str
     weight: float = 1.0
     earlier: tuple[str, ...] = ()
+
+    @property
+    def predictable(self) -> bool:
+        """Whether the next state follows from what the model reads."""
+        return self.kind not in UNPREDICTABLE
 
 
 class NearMiss(NamedTuple):
@@ -60,6 +69,8 @@ Replay = Callable[[Query], ReplayResult | None]
 def kind_of(t: Transition, instruction: str, past_states: Sequence[str] = ()) -> str:
     """Return the kind of the next state: unchanged, one_line, many_lines or reveal.
 
+    Whether it is forgotten is not decided here: that depends on what a model reads.
+
     `Transition.reveals` decides what is a reveal. Where the environment does not set
     it, a reveal holds a word that neither occurred before nor can be computed
     (text/novelty.py); `past_states` may also hold the vocabulary (common_words). A
@@ -81,6 +92,7 @@ def sample_cases(
     *,
     replay: Replay | None = None,
     recorded: Sequence[Episode] = (),
+    states_read: int = 0,
 ) -> list[Case]:
     """Return at most `limit` distinct (task, state, action) of whole episodes.
 
@@ -93,7 +105,8 @@ def sample_cases(
     second time; where that leads to another state, the case is of the kind `reveal`.
     What is a reveal is judged by `recorded` episodes as well, such as those that were
     fitted to: by their words, by what they answer alike, and, where transitions are
-    random, by what they answer differently.
+    random, by what they answer differently. `states_read` is how many past states the
+    model reads, which are not forgotten (base.states_read).
     """
     population = distinct_cases(episodes)
     steps = [step for _, step in population.values()]
@@ -116,7 +129,9 @@ def sample_cases(
     ):
         keys = sorted(strata[name], key=lambda key: content_seed("case", *key))
         weights |= dict.fromkeys(keys[:number], len(keys) / max(number, 1))
-    evidence = _known_from([*recorded, *episodes], stochastic=replay is not None)
+    evidence = _known_from(
+        [*recorded, *episodes], stochastic=replay is not None, states_read=states_read
+    )
     return [
         _case(*population[key], weights[key], evidence, replay)
         for key in population
@@ -134,23 +149,26 @@ def reveals(episodes: Sequence[Episode]) -> list[Case]:
     return [case for case in cases if case.kind == "reveal"]
 
 
-def reveal_steps(
+def unpredictable_steps(
     episodes: Sequence[Episode],
     recorded: Sequence[Episode],
     *,
     stochastic: bool = False,
+    states_read: int = 0,
 ) -> list[frozenset[int]]:
-    """Return the numbers of the steps of each episode, from 0, that are reveals.
+    """Return the numbers of the steps of each episode, from 0, that are UNPREDICTABLE.
 
-    `recorded` are all episodes that say what can be known, as in sample_cases.
-    `stochastic` says that the transitions of the environment are random.
+    `recorded` are all episodes that say what can be known, and `states_read` is as in
+    sample_cases. `stochastic` says that the transitions of the environment are random.
     """
-    evidence = _known_from([*recorded, *episodes], stochastic=stochastic)
+    evidence = _known_from(
+        [*recorded, *episodes], stochastic=stochastic, states_read=states_read
+    )
     return [
         frozenset(
             step
             for step in range(len(e.transitions))
-            if _case(e, step, 1.0, evidence, None).kind == "reveal"
+            if not _case(e, step, 1.0, evidence, None).predictable
         )
         for e in episodes
     ]
@@ -224,19 +242,23 @@ def _random_families(episodes: Sequence[Episode]) -> frozenset[str]:
 class _Known(NamedTuple):
     """What all episodes together say of a transition: see _outcomes, common_words.
 
-    `random` are the families whose transitions are random.
+    `random` are the families whose transitions are random. `states_read`: see
+    sample_cases.
     """
 
     outcomes: Outcomes
     vocabulary: Mapping[str, str]
     random: frozenset[str]
+    states_read: int
 
 
-def _known_from(episodes: Sequence[Episode], *, stochastic: bool = False) -> _Known:
+def _known_from(
+    episodes: Sequence[Episode], *, stochastic: bool = False, states_read: int = 0
+) -> _Known:
     """Return what these episodes say of a transition."""
     families = frozenset(e.task.family for e in episodes)
     random = families if stochastic else _random_families(episodes)
-    return _Known(_outcomes(episodes), common_words(episodes), random)
+    return _Known(_outcomes(episodes), common_words(episodes), random, states_read)
 
 
 def _case(
@@ -248,17 +270,36 @@ def _case(
     history = (*earlier, known.vocabulary.get(e.task.family, ""))
     kind = kind_of(t, e.task.instruction, history)
     next_states = known.outcomes[e.task.instruction, t.state, t.action]
+    # Other tasks have the same answer to the same query: it is predictable.
+    shared = len(next_states) == 1 and len(next_states[t.next_state]) > 1
     if len(next_states) > 1 and e.task.family in known.random:
         kind = "reveal"
-    elif kind == "reveal" and t.reveals is None:
-        if len(next_states) == 1 and len(next_states[t.next_state]) > 1:
-            # Other tasks have the same answer to the same query: it is predictable.
-            kind = kind_of(dataclasses.replace(t, reveals=False), e.task.instruction)
+    elif kind == "reveal" and t.reveals is None and shared:
+        kind = kind_of(dataclasses.replace(t, reveals=False), e.task.instruction)
+    elif kind in ("one_line", "many_lines") and t.reveals is None and not shared:
+        kind = "forgotten" if _is_forgotten(e, step, known) else kind
     if replay is not None and kind != "reveal":
         replayed = replay(query)
         if replayed is not None and replayed.next_state != t.next_state:
             kind = "reveal"
     return Case(query, t, kind, weight, earlier)
+
+
+def _is_forgotten(e: Episode, step: int, evidence: _Known) -> bool:
+    """Return whether a next state holds a word that only states hold that nobody reads.
+
+    Numbers may follow from rules (a fall leads back to field 0), and so may words of a
+    family of which too few tasks are known to tell what its vocabulary is.
+    """
+    vocabulary, t = evidence.vocabulary.get(e.task.family), e.transitions[step]
+    if vocabulary is None:
+        return False
+    past = e.transitions[:step]
+    read = past[max(step - evidence.states_read, 0) :]
+    lines = [line for x in read for line in x.state]
+    history = (*lines, *(x.action for x in past), vocabulary)
+    words = novel_words(t.state, t.action, e.task.instruction, t.next_state, history)
+    return any(c.isalpha() for word in words for c in word)
 
 
 def _query(episode: Episode, step: int, action: str) -> Query:

@@ -2,7 +2,8 @@
 
 episode -> its actions one by one -> the model's predictions from its own states -> how
 long these equal the real ones, and whether the episode ends as it really did. What a
-step reveals nobody could know: there the episode goes on from the real state.
+step reveals nobody could know, and what is forgotten stands in nothing that the model
+reads: there the episode goes on from the real state.
 """
 
 from collections import Counter
@@ -12,8 +13,8 @@ from typing import Any
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.rates import Rate
 from worldmodel.data.records import Episode, State
-from worldmodel.experience.base import ExperienceModel, Query
-from worldmodel.fidelity.cases import reveal_steps
+from worldmodel.experience.base import ExperienceModel, Query, states_read
+from worldmodel.fidelity.cases import unpredictable_steps
 
 STEPS = 16
 """Steps up to which agreement is reported one by one."""
@@ -48,12 +49,13 @@ def open_loop(
     """Return agreement of states and outcomes over whole episodes.
 
     An episode is dreamed by its real actions, each from the state that the model wrote
-    before. After a step that reveals something it goes on from the real state instead:
+    before. After a step that reveals something, or shows again what is forgotten, it
+    goes on from the real state instead:
     a dream that shows another room or price is not wrong, and there the real actions
     would mean something else.
 
     exact: share of dreamed states equal to the real one after 1, 2, ... steps, over all
-    episodes of that length; predictable: the same without the steps that reveal.
+    episodes of that length; predictable: the same without these steps.
     outcomes: of the scored episodes, how often real and dreamed success agree, both
     success rates, and the four counts (real_dreamed). `over_optimistic` is the share of
     lost episodes that the dream wins, `over_pessimistic` the share of won ones that it
@@ -66,7 +68,9 @@ def open_loop(
       stochastic: whether the transitions of the environment are random.
     """
     recorded = episodes if recorded is None else recorded
-    revealing = reveal_steps(episodes, recorded, stochastic=stochastic)
+    revealing = unpredictable_steps(
+        episodes, recorded, stochastic=stochastic, states_read=states_read(model)
+    )
     exact = [Rate() for _ in range(STEPS)]
     predictable = [Rate() for _ in range(STEPS)]
     cells = Counter[str]()

@@ -23,10 +23,11 @@ from worldmodel.experience.base import (
     is_correct,
     query_after,
     same_reward,
+    states_read,
 )
 from worldmodel.fidelity import cases, metrics
 from worldmodel.fidelity.calibration_error import probability_calibration
-from worldmodel.fidelity.cases import KINDS, Case
+from worldmodel.fidelity.cases import KINDS, UNPREDICTABLE, Case
 from worldmodel.fidelity.copying import copy_accuracy
 from worldmodel.fidelity.facts import known_facts, preserves
 from worldmodel.fidelity.instruction import instruction_agreement
@@ -36,8 +37,9 @@ from worldmodel.text.novelty import novel_words, words_of
 from worldmodel.text.state_format import StateFormat, format_error, state_format
 
 GROUPS = ("all", "predictable", "unchanged", "changed", *KINDS[1:])
-"""Kinds of transitions and their unions: `predictable` is all but reveals, `changed` is
-one_line and many_lines."""
+"""Kinds of transitions and their unions: `predictable` is all but reveals and what is
+forgotten, `changed` is one_line and many_lines. Where reveals are left out, so is what
+is forgotten, but for the missing words."""
 
 
 @runtime_checkable
@@ -89,20 +91,21 @@ def score(
       instruction: how well reveals show what the task's instruction says
         (instruction.py), on up to a quarter of the limit of further cases.
       missing_words: of the well-formed answers with a wrong next state, without
-        reveals, the share that lacks a word which the real episode shows there for the
-        first time (`new`, where the environment does not say what it reveals: if nobody
-        could know it, it should report a reveal), and the share that lacks one which
-        earlier states hold and the present one does not (`earlier`: it is forgotten).
+        reveals alone, the share that lacks a word which the real episode shows there
+        for the first time (`new`, where the environment does not say what it reveals:
+        if nobody could know it, it should report a reveal), and the share that lacks
+        one which earlier states hold and the present one does not (`earlier`).
       malformed: answers with an error; they are never correct and predict no reward.
       hallucinated, reveals: see _content. open_loop: episodes dreamed from their real
-        actions: one, and as many more as fit into `open_loop_steps` (None:
-        all; 0: none).
+        actions: one, and as many more as fit `open_loop_steps` (None: all; 0: none).
 
     With `full`, also the signals of a HasConfidenceSignals backend. In a `stochastic`
     environment `replay` finds what cannot be predicted. `recorded` was fitted to.
     """
     lots = replay if stochastic else None
-    sampled = cases.sample_cases(episodes, limit, replay=lots, recorded=recorded)
+    sampled = cases.sample_cases(
+        episodes, limit, replay=lots, recorded=recorded, states_read=states_read(model)
+    )
     answers: list[Prediction] = []
     for at in range(0, len(sampled), batch):
         part = sampled[at : at + batch]
@@ -149,7 +152,7 @@ def _rate(hits: Any) -> dict[str, Any]:
 
 
 def _groups(kind: str) -> tuple[str, ...]:
-    if kind == "reveal":
+    if kind in UNPREDICTABLE:
         return ("all", kind)
     changed = ("changed",) if kind in ("one_line", "many_lines") else ()
     return ("all", "predictable", *changed, kind)
@@ -170,7 +173,7 @@ def _states(sampled: Sequence[Case], answers: Sequence[Prediction]) -> dict[str,
             preserved[group].add(
                 valid and preserves(facts, answer.next_state), c.weight
             )
-        if c.kind == "reveal":
+        if not c.predictable:
             continue
         both, num_predicted, true = metrics.changed_line_overlap(
             t.state, t.next_state, answer.next_state
@@ -251,7 +254,7 @@ def _ends(sampled: Sequence[Case], answers: Sequence[Prediction]) -> dict[str, A
         accuracy.add(hit, c.weight)
         if c.transition.terminated:
             recall.add(hit, c.weight)
-            if c.kind != "reveal":
+            if c.predictable:
                 predictable.add(hit, c.weight)
         elif valid:
             false_positive.add(answer.outcome != "go", c.weight)
@@ -294,7 +297,7 @@ def _confidence(
     scored = [
         (a.confidence, is_correct(a, c.transition), c.weight)
         for c, a in _pairs(sampled, answers)
-        if c.kind != "reveal" and np.isfinite(a.confidence)
+        if c.predictable and np.isfinite(a.confidence)
     ]
     confidence, right, weights = np.array(scored, float).reshape(-1, 3).T
     hits = right.astype(bool)
@@ -345,8 +348,9 @@ def _content(
         def new(state, q=q, history=history):
             return novel_words(q.state, q.action, q.task.instruction, state, history)
 
-        if c.kind != "reveal":
+        if c.predictable:
             hallucinated.add(bool(new(a.next_state) - new(t.next_state)), c.weight)
+        if c.kind != "reveal":
             continue
         for i, state in enumerate((a.next_state, t.next_state)):
             words[i] += len(new(state))
@@ -370,7 +374,7 @@ def _signals(
     are a policy's own it is a sample of what bounds the policy's loss (DreamGym,
     Theorem 1).
     """
-    predictable = [i for i, c in enumerate(sampled) if c.kind != "reveal"]
+    predictable = [i for i, c in enumerate(sampled) if c.predictable]
     hits = np.array(
         [is_correct(answers[i], sampled[i].transition) for i in predictable], bool
     )
@@ -396,7 +400,7 @@ def _signals(
         "consistency": None if not consistency else float(np.mean(consistency)),
         "missing_probability": {
             "all": missing(lambda _: True),
-            "predictable": missing(lambda c: c.kind != "reveal"),
+            "predictable": missing(lambda c: c.predictable),
             "reveal": missing(lambda c: c.kind == "reveal"),
         },
     }

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from worldmodel.data.records import Episode
-from worldmodel.experience.base import ExperienceModel
+from worldmodel.experience.base import ExperienceModel, states_read
 from worldmodel.fidelity.cases import sample_cases
 from worldmodel.fidelity.scorecard import HasConfidenceSignals
 
@@ -25,13 +25,17 @@ class Errors(NamedTuple):
 def largest_errors(
     model: ExperienceModel, episodes: Sequence[Episode], *, limit: int
 ) -> Errors | None:
-    """Return the largest errors on at most `limit` transitions that reveal nothing.
+    """Return the largest errors on at most `limit` predictable transitions.
 
     There the environment is deterministic, so that the total variation between its next
     state and the model's is the probability that the model does not give to the real
     one. None where a backend has no such probability, or there are no transitions.
     """
-    sampled = [c for c in sample_cases(episodes, limit) if c.kind != "reveal"]
+    sampled = [
+        c
+        for c in sample_cases(episodes, limit, states_read=states_read(model))
+        if c.predictable
+    ]
     if not sampled or not isinstance(model, HasConfidenceSignals):
         return None
     queries, real = [c.query for c in sampled], [c.transition for c in sampled]

@@ -23,7 +23,7 @@ from dreamgym.evaluation.printable import printable
 from dreamgym.run.directory import Run
 from dreamgym.run.display import progress_bar
 from worldmodel.data.records import Episode
-from worldmodel.experience.base import Prediction
+from worldmodel.experience.base import Prediction, states_read
 from worldmodel.fidelity.cases import Case, sample_cases
 
 BATCH = 64
@@ -69,12 +69,14 @@ def show_wrong_steps(run: Run, console: Console, count: int) -> None:
     """
     train, dev = read(run)
     limit = run.config.fidelity.transitions
+    experience = load_experience(run, scaled=True, folder=remedy_folder(run))
     cases = [
         case
-        for case in sample_cases(dev, limit, recorded=train)
-        if case.kind != "reveal"
+        for case in sample_cases(
+            dev, limit, recorded=train, states_read=states_read(experience)
+        )
+        if case.predictable
     ]
-    experience = load_experience(run, scaled=True, folder=remedy_folder(run))
     recall = recall_from(experience.memory, experience.config.demonstrations)
     answers: list[Prediction] = []
     with (

@@ -37,6 +37,8 @@ UNWRITABLE = 0.01
 MANY_MISSING = 0.2
 """Share of the wrong next states that lack a word which the state does not hold, above
 which a longer fit does not help alone."""
+MANY_FORGOTTEN = 0.1
+"""Share of the steps that show what is forgotten from which on it is named."""
 FEW_WRONG = 20
 """Wrong next states below which that share says little."""
 LOW_AGREEMENT = 0.8
@@ -117,6 +119,23 @@ def long_lines(evidence: Evidence) -> Cause | None:
         f"{figure['count']} predictable next states are right.",
         "Write one fact a line: SplitLines of dreamgym.envs.wrappers splits prose and "
         "JSON.",
+    )
+
+
+def forgotten_states(evidence: Evidence) -> Cause | None:
+    """Return a cause if many next states show what was seen and no model reads."""
+    scorecard = evidence.results.get("fidelity") or {}
+    share = scorecard.get("share", {}).get("forgotten", 0.0)
+    figure = evidence.figure("exact", "forgotten")
+    if figure["count"] < FEW_STATES or share < MANY_FORGOTTEN:
+        return None
+    return Cause(
+        "forgotten states",
+        f"{percent(share)} of the steps show again what an earlier state of the "
+        "episode held and nothing that the dream reads holds: it has to invent it, and "
+        f"has {percent(figure['mean'])} of these {figure['count']} next states right.",
+        "Keep it in the state (KeepLines or RecentReplies of dreamgym.envs.wrappers), "
+        "or let the dream read past states (experience.history_states).",
     )
 
 
@@ -249,6 +268,7 @@ def wrong_about_policy(evidence: Evidence) -> Cause | None:
 
 CHECKS = (
     hidden_state,
+    forgotten_states,
     unwritable_text,
     long_lines,
     garbled_identifiers,

@@ -67,13 +67,16 @@ def _state_entries(scorecard: dict[str, Any]) -> Iterator[Entry]:
     exact, share = scorecard["exact"], scorecard["share"]
     yield Entry("next state exact", rate_text(exact["all"]), "over all steps")
     for kind, label, meaning in (
-        ("predictable", "all but reveals", "what can be known from state and action"),
+        ("predictable", "predictable", "what can be known from state and action"),
         ("unchanged", "nothing changes", "the real state stays as it is"),
         ("changed", "something changes", "at least one line differs"),
         ("one_line", "... one line", "exactly one line differs"),
         ("many_lines", "... many lines", "two lines or more differ"),
         ("reveal", "reveals", "the real state shows what could not be known before"),
+        ("forgotten", "seen before", "an earlier state holds it, and no text it reads"),
     ):
+        if kind == "forgotten" and not share.get(kind):  # none, or an earlier version
+            continue
         yield Entry(
             f"  {label} ({share[kind]:.0%} of all)", rate_text(exact[kind]), meaning
         )
@@ -84,7 +87,7 @@ def _state_entries(scorecard: dict[str, Any]) -> Iterator[Entry]:
         "lines that stay, and words that stay within lines that change",
     )
     yield Entry(
-        "  facts, all but reveals",
+        "  facts, predictable",
         rate_text(facts["predictable"]),
         "the same where all can be known",
     )

@@ -51,7 +51,7 @@ def table(scorecard: dict[str, Any]) -> str:
         parts = scorecard.get(key, {})
         out += ["", f"by {label}"] if parts else []
         out += [
-            f"{printable(name) or '(none)'}: all but reveals "
+            f"{printable(name) or '(none)'}: predictable "
             f"{rate_text(part['exact']['predictable'])}, "
             f"changed {rate_text(part['exact']['changed'])}, "
             f"known facts kept {rate_text(part['kept']['all'])}"

@@ -260,7 +260,7 @@ def test_what_the_same_play_answers_differently_is_a_reveal():
 def test_other_tasks_show_lots_only_where_the_environment_draws_some(stochastic):
     """Elsewhere another task may differ in what its instruction does not say."""
     episodes = [rolled("a", 1, "t1"), rolled("b", 2, "t2")]
-    steps = cases.reveal_steps(episodes, [], stochastic=stochastic)
+    steps = cases.unpredictable_steps(episodes, [], stochastic=stochastic)
     assert steps == [frozenset({0}) if stochastic else frozenset()] * 2
     replay = (lambda _: None) if stochastic else None
     kinds = {c.kind for c in cases.sample_cases(episodes, 9, replay=replay)}
@@ -272,3 +272,58 @@ def test_other_tasks_show_lots_only_where_the_environment_draws_some(stochastic)
     )
     counts = [r["count"] for r in card["open_loop"]["predictable"]]
     assert counts == ([] if stochastic else [2])
+
+
+def pages(task, *, flag=None):
+    """Three pages of a task's words are opened in turn, and then the first again."""
+    first, second, third = (
+        (f"page {i}", "".join(chr(97 + (7 * task + 9 * i + k) % 26) for k in range(5)))
+        for i in range(3)
+    )
+    walk = [(("menu",), 0, first), (first, 1, second), (second, 2, third)]
+    steps = [
+        dataclasses.replace(
+            helpers.transition(state, f"open {i}", shown, reward=0.0), reveals=flag
+        )
+        for state, i, shown in [*walk, (third, 0, first)]
+    ]
+    base = helpers.lamp_and_door().task
+    own = dataclasses.replace(base, id=f"t{task}", instruction=f"read {task}")
+    return helpers.episode(f"e{task}", own, steps)
+
+
+@pytest.mark.parametrize(
+    ("states_read", "flag", "tasks", "kind"),
+    [
+        (0, None, 12, "forgotten"),
+        (1, None, 12, "forgotten"),  # of the past, it reads the second page alone
+        (2, None, 12, "many_lines"),  # and the first one
+        (0, False, 12, "many_lines"),  # the environment knows what can be known
+        (0, None, 9, "many_lines"),  # too few tasks to tell what is vocabulary
+    ],
+)
+def test_what_no_text_that_is_read_holds_is_forgotten(states_read, flag, tasks, kind):
+    episodes = [pages(i, flag=flag) for i in range(tasks)]
+    sampled = cases.sample_cases(episodes, 99, states_read=states_read)
+    last = {c.kind for c in sampled if len(c.query.past) == 3}
+    assert last == {kind}
+    assert {c.predictable for c in sampled if c.kind == kind} == {kind != "forgotten"}
+    steps = cases.unpredictable_steps(episodes, [], states_read=states_read)
+    first = set() if flag is False else {0, 1, 2}
+    assert set(steps) == {frozenset(first | {3} if kind == "forgotten" else first)}
+
+
+def test_numbers_and_answers_that_other_tasks_share_are_not_forgotten():
+    episodes = [walk(f"t{i}", 3) for i in range(12)]
+    back = helpers.transition(("room 3",), "fall", ("room 0",), reward=0.0)
+    steps = [(*e.transitions, back) for e in episodes]
+    fallen = [
+        dataclasses.replace(e, transitions=s)
+        for e, s in zip(episodes, steps, strict=True)
+    ]
+    assert not {c.kind for c in cases.sample_cases(fallen, 99)} & {"forgotten"}
+    same = [dataclasses.replace(pages(1), id=f"e{i}") for i in range(12)]
+    same = [
+        dataclasses.replace(e, task=dataclasses.replace(e.task, id=e.id)) for e in same
+    ]
+    assert not {c.kind for c in cases.sample_cases(same, 99)} & {"forgotten"}

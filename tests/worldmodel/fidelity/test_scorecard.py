@@ -72,6 +72,7 @@ def test_the_truth_scores_one():
         "one_line": 0.0,
         "many_lines": 0.0,
         "reveal": 2 / 3,
+        "forgotten": 0.0,
     }
     none = {"mean": None, "count": 0}
     assert (
@@ -85,6 +86,7 @@ def test_the_truth_scores_one():
             "one_line": none,
             "many_lines": none,
             "reveal": {"mean": 1.0, "count": 2},
+            "forgotten": none,
         }
     )
     assert card["copy"]["all"] == {"mean": 1 / 3, "count": 3}
@@ -516,3 +518,30 @@ def test_calibration_and_threshold_stand_for_whole_episodes():
     )
     gate = fidelity.confidence_threshold(honest, episodes, limit=100, gate=0.15)
     assert gate == pytest.approx(0.9)
+
+
+def test_the_scorecard_tells_what_is_forgotten_apart():
+    """Two pages, the first of which is opened again: its text stands nowhere then."""
+    episodes = []
+    for i in range(12):
+        first, second = ((f"text {chr(97 + i) * n}",) for n in (3, 4))
+        walk = [(("menu",), 0, first), (first, 1, second), (second, 0, first)]
+        steps = [helpers.transition(a, f"open {n}", b, reward=0.0) for a, n, b in walk]
+        task = Task(id=f"t{i}", instruction=f"read {i}", initial_state=("menu",))
+        episodes.append(helpers.episode(f"e{i}", task, steps))
+
+    def forgets(p, state):
+        again = len(state[0]) == len("text aaaa")
+        return p._replace(next_state=("text other",)) if again else p
+
+    card = fidelity.score(Truth(episodes, forgets), episodes, limit=99)
+    assert card["share"]["forgotten"] == pytest.approx(1 / 3)
+    assert brief(card["exact"]["forgotten"]) == {"mean": 0.0, "count": 12}
+    assert card["exact"]["predictable"]["count"] == 0
+    assert brief(card["missing_words"]["earlier"]) == {"mean": 1.0, "count": 12}
+    assert card["hallucinated"]["count"] == 0
+    model = Truth(episodes, forgets)
+    model.states_read = 2  # and so it could know the page
+    card = fidelity.score(model, episodes, limit=99)
+    assert brief(card["exact"]["predictable"]) == {"mean": 0.0, "count": 12}
+    assert card["share"]["forgotten"] == 0.0

@@ -69,3 +69,19 @@ def test_a_tokenizer_that_cannot_write_the_texts_is_named(share, named):
     if cause is not None:
         assert "cannot write 25 % of the lines" in cause.sentence
     assert dream_causes.unwritable_text in dream_causes.CHECKS
+
+
+@pytest.mark.parametrize(
+    ("share", "count", "named"),
+    [(0.3, 60, True), (0.05, 60, False), (0.3, 5, False), (None, 0, False)],
+)
+def test_states_that_forget_are_named(share, count, named):
+    scorecard = {"exact": {"forgotten": {"mean": 0.02, "count": count}}}
+    card = None if share is None else scorecard | {"share": {"forgotten": share}}
+    cause = dream_causes.forgotten_states(Evidence({"fidelity": card}, {}))
+    assert (cause is not None) == named
+    if cause is not None:
+        assert cause.sentence.startswith("30 % of the steps show again what an earlier")
+        assert "2 % of these 60 next states" in cause.sentence
+        assert "KeepLines" in cause.advice
+    assert dream_causes.forgotten_states in dream_causes.CHECKS

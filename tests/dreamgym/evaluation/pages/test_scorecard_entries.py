@@ -169,3 +169,16 @@ def test_a_few_right_next_states_are_not_trusted():
         assert is_trusted(result) == (count >= 8)
     low = scorecard(rate(0.5, 99), rate(1.0, 9), rate(1.0, 9), rate(1.0, 9))
     assert not is_trusted(low)
+
+
+def test_what_is_forgotten_is_an_entry_where_there_is_any():
+    def labels(result):
+        lists = (group.entries for group in scorecard_entries.groups(result))
+        return {e.label.strip(): e for entries in lists for e in entries}
+
+    none = card()
+    assert not any("seen before" in label for label in labels(none))
+    part = {"share": none["share"] | {"forgotten": 0.2}}
+    part["exact"] = none["exact"] | {"forgotten": rate(0.1, 30)}
+    entry = labels(none | part)["seen before (20% of all)"]
+    assert entry.value.strip().startswith("10.0%")
