@@ -95,14 +95,15 @@ class ReferenceRule(NamedTuple):
         changes = None
         if self.changes is not None:
             exceptions = sorted(self.changes.exceptions)
-            changes = {"usual": self.changes.usual, "exceptions": exceptions}
+            changes = {**self.changes._asdict(), "exceptions": exceptions}
         return json.dumps({**self._asdict(), **lists, "changes": changes})
 
 
 def _change_rule(value: Any) -> ChangeRule | None:
-    """Return the rule of changes in a file; earlier files say only whether there is."""
+    """Return the rule of changes in a file; earlier files say less."""
     if isinstance(value, dict):
-        return ChangeRule(bool(value["usual"]), _word_set(value["exceptions"]))
+        exceptions, by_opening = value["exceptions"], value.get("by_opening", False)
+        return ChangeRule(bool(value["usual"]), _word_set(exceptions), bool(by_opening))
     return ALL_LINES if value else None
 
 

@@ -57,7 +57,8 @@ class StateWriting(NamedTuple):
         """
         after = written
         if self.changes is not None:
-            after = read_changes(before if whole else self.model_input(before), after)
+            lines_read = before if whole else self.model_input(before)
+            after = read_changes(lines_read, after, self.changes)
         if self.columns and not whole:
             after = read_columns(before, after, self.columns, self.max_lines)
         if self.changes is not None and (unread := unread_changes(before, after)):
