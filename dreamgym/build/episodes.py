@@ -46,10 +46,11 @@ def names_with(run: Run, played: Sequence[Episode]) -> dict[str, Groups]:
     """Return the groups of names, by the collected episodes and those played since.
 
     More episodes show more: names of which the collection held too little are found.
+    What a trial has accepted stays, unless the episodes played speak against it.
     """
     if not run.config.pretrain.exchange_names:
         return {}
-    return interchangeable_names([*read(run)[0], *played])
+    return interchangeable_names([*read(run)[0], *played], accepted=read_names(run))
 
 
 def sides_of(

@@ -193,10 +193,7 @@ def fit_data(
     variations = variation_examples(
         tok, train, c.experience, repeats=2, seed=c.seed, names=names
     )
-    # Unweighted, so that its loss can be compared with that of other settings.
-    held_out = transition_examples(
-        tok, _with_tokenizer_traces(run, tok, dev), source.memory, c.experience
-    )
+    held_out = held_out_examples(run, tok, dev, source.memory)
     sizes = text_sizes(tok, train, dev) | reply_tokens(first)
     tokens = round(mean_tokens(first), 1)
     # As many copies as the fit reads, whether names are exchanged in them or not:
@@ -213,6 +210,17 @@ def fit_data(
         "tokens_per_transition": tokens,
     }
     return FitData([*first, *copies, *variations], held_out, counts | sizes)
+
+
+def held_out_examples(
+    run: Run, tok: TextTokenizer, dev: Sequence[Episode], memory: ReplayMemory
+) -> list[Example]:
+    """Return the distinct transitions of dev episodes as examples.
+
+    They are unweighted, so that their loss can be compared with that of other settings.
+    """
+    traced = _with_tokenizer_traces(run, tok, dev)
+    return transition_examples(tok, traced, memory, run.config.experience)
 
 
 def fidelity_file(folder: str) -> str:

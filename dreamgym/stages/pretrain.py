@@ -1,22 +1,38 @@
 """Stage: fits the experience model, its tokenizer and replay memory."""
 
+import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dreamgym.build.episodes import NAMES, read
-from dreamgym.build.experience import fit_data, replay_memory
+from dreamgym.build.experience import fit_data, held_out_examples, replay_memory
 from dreamgym.build.models import initial_model
 from dreamgym.config.settings import RunConfig
 from dreamgym.config.shapes import MODELS
 from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
+from worldmodel.backbone.model import Model
 from worldmodel.backbone.weights import save_model
 from worldmodel.data.records import Episode
 from worldmodel.experience.examples import text_sizes, unwritable_texts
 from worldmodel.fitting import supervised
-from worldmodel.text.names import interchangeable_names, save_names
+from worldmodel.text.names import (
+    DOUBTFUL,
+    Groups,
+    interchangeable_names,
+    save_names,
+    share_names,
+)
 from worldmodel.text.tokenizer import TextTokenizer
+
+MAX_TRIAL_SHARE = 0.25
+"""Steps of a trial fit as a share of the fit's, at most: there are two of them."""
+MIN_FALL = 0.1
+"""By which share the loss on next states of dev tasks must fall where doubtful names
+are exchanged."""
+_TRIAL = "checkpoints/name_trial"
+"""The folder of the fits that try doubtful names, while they are made."""
 
 
 def body(run: Run) -> dict[str, Any]:
@@ -29,16 +45,18 @@ def body(run: Run) -> dict[str, Any]:
     c = run.config
     train, dev = read(run)
     names = interchangeable_names(train) if c.pretrain.exchange_names else {}
-    save_names(run.path(NAMES), names)
     model, tok = initial_model(run, train)
     written = {}
     if c.data.base_run or c.model not in MODELS:  # ours can write any text
         written = _check_tokenizer(tok, [*train, *dev])
     if c.server is not None:
+        save_names(run.path(NAMES), names)
         save_model(run.path("experience"), model, tok)
         memory = replay_memory(run, train)
         numbers = {"fitted": "nothing, a server is asked", "remembered": len(memory)}
         return numbers | text_sizes(tok, train, dev) | written
+    names, trial = _try_doubtful_names(run, model, tok, train, dev, names)
+    save_names(run.path(NAMES), names)
     data = fit_data(run, tok, train, dev, names=names)
     with run.progress_report("pretrain", c.pretrain.fit.steps) as report:
         model, curve = supervised.fit(
@@ -55,10 +73,108 @@ def body(run: Run) -> dict[str, Any]:
     run.drop("checkpoints/pretrain")
     return {
         **data.numbers,
+        **trial,
         **written,
         "loss": curve[-1]["loss"],
         "dev_loss": curve[-1].get("held_out/loss"),
     }
+
+
+def _try_doubtful_names(
+    run: Run,
+    model: Model,
+    tok: TextTokenizer,
+    train: list[Episode],
+    dev: list[Episode],
+    proven: dict[str, Groups],
+) -> tuple[dict[str, Groups], dict[str, Any]]:
+    """Return the names to exchange, and the numbers of a trial of doubtful ones.
+
+    These are groups of too few pairs of steps to be sure of. Two short fits, with them
+    and without, decide for the families that share names: where these stand for each
+    other, a model that reads them exchanged predicts the next states of dev tasks much
+    better, by MIN_FALL; where they do not, hardly better or worse. A family without dev
+    transitions has its proven names alone.
+    """
+    c = run.config
+    steps = c.pretrain.name_trial_steps
+    affordable = 0 < steps <= MAX_TRIAL_SHARE * c.pretrain.fit.steps
+    if not (affordable and c.pretrain.exchange_names):
+        return proven, {}
+    doubtful = interchangeable_names(train, DOUBTFUL)
+    held_out_families = {e.task.family for e in dev if e.transitions}
+    tried = {
+        family: groups
+        for family, groups in doubtful.items()
+        if groups != proven.get(family) and family in held_out_families
+    }
+    if not tried:
+        return proven, {}
+    sides = {"as_recorded": proven, "exchanged": proven | tried}
+    without, exchanged = (
+        _trial_losses(run, model, tok, (train, dev), names, steps, side)
+        for side, names in sides.items()
+    )
+    run.drop(_TRIAL)
+
+    def falls(families: list[str]) -> bool:
+        before, after = (sum(x[f] for f in families) for x in (without, exchanged))
+        return after <= (1 - MIN_FALL) * before
+
+    accepted = {
+        family: groups
+        for family, groups in tried.items()
+        if falls([f for f, g in tried.items() if share_names(groups, g)])
+    }
+    for family, groups in tried.items():
+        verb = "are" if family in accepted else "are not"
+        sizes = " and ".join(str(len(group)) for group in groups)
+        print(
+            f"pretrain: {sizes} names of family {family!r} may stand for each other. "
+            f"After a trial fit with them exchanged, next states of dev tasks have a "
+            f"loss of {exchanged[family]:.3f}, and of {without[family]:.3f} after one "
+            f"without, so they {verb} exchanged",
+            file=sys.stderr,
+        )
+    losses = {
+        family: {"exchanged": exchanged[family], "as_recorded": without[family]}
+        for family in tried
+    }
+    return proven | accepted, {"name_trial_losses": losses}
+
+
+def _trial_losses(
+    run: Run,
+    model: Model,
+    tok: TextTokenizer,
+    episodes: tuple[list[Episode], list[Episode]],
+    names: Mapping[str, Groups],
+    steps: int,
+    side: str,
+) -> dict[str, float]:
+    """Return the loss on next states of each family's dev tasks, after a short fit.
+
+    `episodes` are (train, dev). An interrupted trial goes on.
+    """
+    c, (train, dev) = run.config, episodes
+    config = dataclasses.replace(c.pretrain.fit, steps=steps, eval_every=steps)
+    data = fit_data(run, tok, train, names=names)
+    with run.progress_report(f"trial of names, {side}", steps) as report:
+        fitted, _ = supervised.fit(
+            model,
+            data.examples,
+            config,
+            seed=c.seed,
+            progress=report,
+            directory=run.path(f"{_TRIAL}/{side}"),
+        )
+    memory, losses = replay_memory(run, train), {}
+    for family in sorted({e.task.family for e in dev if e.transitions}):
+        members = [e for e in dev if e.task.family == family]
+        held_out = held_out_examples(run, tok, members, memory)
+        parts = supervised.held_out_losses(fitted, held_out, config)
+        losses[family] = float(parts["held_out/loss/state"])
+    return losses
 
 
 def _check_tokenizer(

@@ -181,6 +181,27 @@ def with_context_loss(example: Example, weight: float | int) -> Example:
     )
 
 
+def held_out_losses(
+    model: Model, examples: Sequence[Example], config: FitConfig
+) -> dict[str, float | int]:
+    """Return the cross-entropy of a model on examples: `held_out/loss`, and by part.
+
+    It is a mean in nats per target token.
+
+    Raises:
+      ValueError: there are no examples, or none fits a row of `config`.
+    """
+    if not examples:
+        raise ValueError("no loss to measure: no examples")
+    width = row_tokens_for(examples, config.row_tokens)
+    examples = drop_too_long(examples, width, model.config.max_position_embeddings)
+    learner = Learner(
+        model, config.optimizer, supervised_loss, config.compute, steps=config.steps
+    )
+    tokens = pack(examples, width)
+    return evaluate(learner, model.params, tokens, config.batch_rows)
+
+
 def evaluate(
     learner: Learner, params, tokens: Tokens, rows: int
 ) -> dict[str, float | int]:

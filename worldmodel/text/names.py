@@ -44,10 +44,6 @@ ALIKE = 0.5
 """The smallest mean overlap (intersection over union) of the contexts of a group."""
 A_NAME = "a name"
 """The neighbour of a word that is a name itself."""
-MIN_PAIRS = 30
-"""Pairs of transitions with different names that must be compared to trust a group."""
-MIN_OWN_PAIRS = 8
-"""Pairs of a family itself, where the others are of families with the same names."""
 SHARED_NAMES = 0.8
 """Share of the smaller of two groups of names that the other has as well, from which on
 they are the same names."""
@@ -57,6 +53,23 @@ MAX_DRAWS = 16
 
 Groups = tuple[tuple[str, ...], ...]
 """Groups of words; the words of a group stand for each other."""
+
+
+class MinPairs(NamedTuple):
+    """Pairs of transitions with different names that must agree to accept a group.
+
+    `in_all` counts those of all families with the same names, `in_family` those of the
+    family itself.
+    """
+
+    in_all: int
+    in_family: int
+
+
+PROVEN = MinPairs(in_all=30, in_family=8)
+"""Enough pairs to trust a group."""
+DOUBTFUL = MinPairs(in_all=6, in_family=1)
+"""Enough pairs to try a group: a short fit with its names exchanged decides."""
 
 
 def word_contexts(
@@ -77,11 +90,21 @@ def word_contexts(
     return {word: frozenset(sides) for word, sides in neighbours.items()}
 
 
-def interchangeable_names(episodes: Sequence[Episode]) -> dict[str, Groups]:
+def interchangeable_names(
+    episodes: Sequence[Episode],
+    min_pairs: MinPairs = PROVEN,
+    *,
+    accepted: Mapping[str, Groups] | None = None,
+) -> dict[str, Groups]:
     """Return the groups of names of each family that stand for each other.
 
     Numbers are none: their order means something. Families without such a group are
     left out. Families that have names in common share the evidence.
+
+    Args:
+      min_pairs: the pairs that must agree to accept a group.
+      accepted: groups that were accepted before, by family: DOUBTFUL pairs are enough
+        for a group that shares all but a fifth of its names with one of its family.
     """
     families: dict[str, list[Episode]] = {}
     for e in episodes:
@@ -99,7 +122,14 @@ def interchangeable_names(episodes: Sequence[Episode]) -> dict[str, Groups]:
     candidates = [c for of_family in by_family.values() for c in of_family]
     out: dict[str, Groups] = {}
     for family, of_family in by_family.items():
-        names = [c.names for c in of_family if c.has_evidence(candidates)]
+        before = ({} if accepted is None else accepted).get(family, ())
+        names = [
+            c.names
+            for c in of_family
+            if c.has_evidence(
+                candidates, DOUBTFUL if share_names((c.names,), before) else min_pairs
+            )
+        ]
         if names:
             out[family] = tuple(names)
     return out
@@ -116,24 +146,32 @@ class _Candidate(NamedTuple):
     pairs: int
     agree: bool
 
-    def has_evidence(self, candidates: Sequence["_Candidate"]) -> bool:
+    def has_evidence(
+        self, candidates: Sequence["_Candidate"], min_pairs: MinPairs
+    ) -> bool:
         """Return whether there is enough evidence that the names stand for each other.
 
         Candidates of other families are evidence if they share all but a fifth of the
         smaller group, and evidence against it if they disagree.
         """
-        if not self.agree or self.pairs < MIN_OWN_PAIRS:
+        if not self.agree or self.pairs < min_pairs.in_family:
             return False
-        alike = [c for c in candidates if self._is_alike(c)]
-        return self.pairs >= MIN_PAIRS or (
-            all(c.agree for c in alike) and sum(c.pairs for c in alike) >= MIN_PAIRS
+        alike = [c for c in candidates if share_names((self.names,), (c.names,))]
+        return self.pairs >= min_pairs.in_all or (
+            all(c.agree for c in alike)
+            and sum(c.pairs for c in alike) >= min_pairs.in_all
         )
 
-    def _is_alike(self, other: "_Candidate") -> bool:
-        shared = len(frozenset(self.names).intersection(other.names))
-        smaller = min(len(self.names), len(other.names))
+
+def share_names(groups: Groups, others: Groups) -> bool:
+    """Return whether a group of each side is of the same names, by SHARED_NAMES."""
+    for one, other in itertools.product(groups, others):
+        smaller = min(len(one), len(other))
+        shared = len(frozenset(one).intersection(other))
         # Less than two names are no group, of which nothing is known.
-        return smaller > 1 and shared >= SHARED_NAMES * smaller
+        if smaller > 1 and shared >= SHARED_NAMES * smaller:
+            return True
+    return False
 
 
 def _candidate(

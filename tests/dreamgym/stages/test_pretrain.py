@@ -1,13 +1,19 @@
-"""The fit of the experience model: does the tokenizer of a model fit the texts?"""
+"""The fit of the experience model: does a tokenizer fit the texts; trials of names."""
 
+import itertools
+
+import numpy as np
 import pytest
 import tokenizers
 
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run
+from dreamgym.stages import pretrain
 from dreamgym.stages.table import STAGES
 from tests import helpers
 from worldmodel.backbone.weights import save_model
+from worldmodel.data.records import Episode, Task, Transition, write_episodes
+from worldmodel.text.names import load_names
 from worldmodel.text.tokenizer import TextTokenizer
 
 SHORT = {
@@ -45,3 +51,81 @@ def test_a_tokenizer_without_the_words_is_warned_of(tmp_path, capsys):
 def test_a_tokenizer_that_was_trained_on_the_texts_is_not(tmp_path, capsys):
     assert "unwritable_texts" not in pretrained(tmp_path / "run")
     assert "cannot write" not in capsys.readouterr().err
+
+
+PEOPLE = tuple(
+    f"{a}{b}" for a in ("bal", "dem", "fir", "gon") for b in ("a", "is", "o")
+)
+COLOURS = ("amber", "coral", "indigo", "olive", "pink", "teal")
+EFFECTS = ("beeps", "glows", "opens", "shakes", "sinks", "turns")
+
+
+def gift(giver, taker, *, split, name):
+    """Somebody gives a thing to somebody else: whoever it is, it works alike."""
+    return _one_step(
+        Task(id=name, family="gifts", instruction="share", split=split),
+        (f"{giver} holds apple", f"{taker} holds nothing"),
+        f"ask {giver} to give to {taker}",
+        (f"{giver} holds nothing", f"{taker} holds apple"),
+    )
+
+
+def button(colour, effect, *, split, name):
+    """A button of a colour has an effect of its own."""
+    return _one_step(
+        Task(id=name, family="buttons", instruction="look", split=split),
+        (f"a button in {colour} is there", "all is still"),
+        f"press button in {colour}",
+        (f"a button in {colour} is there", f"the machine {effect}"),
+    )
+
+
+def _one_step(task, state, action, after):
+    step = Transition(state=state, action=action, next_state=after, reveals=False)
+    return Episode(
+        id=task.id, task=task, transitions=(step,), source="random", success=False
+    )
+
+
+@pytest.mark.slow
+def test_doubtful_names_are_exchanged_where_a_trial_shows_that_it_helps(
+    tmp_path, monkeypatch, capsys
+):
+    """Gifts of dev tasks are by people of few train tasks; each button does its own."""
+    pairs = list(itertools.permutations(PEOPLE, 2))
+    order = np.random.default_rng(0).permutation(len(pairs))
+    buttons = list(zip(COLOURS, EFFECTS, strict=True))
+    episodes = []
+    for split, first, count in (("train", 0, 40), ("dev", 40, 20)):
+        for i in range(count):
+            name = f"{split}-{i}"
+            two = pairs[order[first + i]]
+            episodes += [
+                gift(*two, split=split, name=f"{name}-gift"),
+                button(*buttons[i % len(buttons)], split=split, name=f"{name}-button"),
+            ]
+    write_episodes(tmp_path / "given.jsonl", episodes)
+    groups = {"gifts": (PEOPLE,), "buttons": (COLOURS,)}
+    monkeypatch.setattr(
+        pretrain,
+        "interchangeable_names",
+        lambda _, limits=None: groups if limits else {},
+    )
+    monkeypatch.setattr(pretrain, "MAX_TRIAL_SHARE", 1.0)
+    numbers = pretrained(
+        tmp_path / "run",
+        **{
+            "env.id": "",
+            "data.episodes": str(tmp_path / "given.jsonl"),
+            "pretrain.name_trial_steps": 250,
+            "pretrain.fit.steps": 250,
+            "pretrain.fit.eval_every": 250,
+        },
+    )
+    losses = numbers["name_trial_losses"]
+    assert load_names(tmp_path / "run" / "names.json") == {"gifts": (PEOPLE,)}
+    assert losses["gifts"]["exchanged"] < losses["gifts"]["as_recorded"]
+    assert losses["buttons"]["exchanged"] > losses["buttons"]["as_recorded"]
+    error = capsys.readouterr().err
+    assert "12 names of family 'gifts' may stand for each other" in error
+    assert "so they are not exchanged" in error

@@ -74,6 +74,19 @@ def test_not_without_evidence():
     assert names.interchangeable_names(walks(reveals=False)[:6]) == {}
 
 
+def test_few_pairs_make_names_doubtful():
+    """What a trial has accepted stays, unless the episodes speak against it."""
+    few = walks(reveals=False)[:8]
+    doubtful = {"rooms": (ROOMS[1:],)}  # none of these walks begins in the attic
+    assert names.interchangeable_names(few) == {}
+    assert names.interchangeable_names(few, names.DOUBTFUL) == doubtful
+    assert names.interchangeable_names(few, accepted={"rooms": (ROOMS,)}) == doubtful
+    assert names.interchangeable_names(few, accepted={"other": (ROOMS,)}) == {}
+    locked = walks(reveals=False, locked="study")
+    assert names.interchangeable_names(locked, names.DOUBTFUL) == {}
+    assert names.interchangeable_names(locked, accepted=doubtful) == {}
+
+
 def test_a_world_that_draws_lots_is_no_evidence_against_names():
     """Steps with the same names disagree as often, so names are not the cause."""
     rng = np.random.default_rng(0)
