@@ -43,12 +43,19 @@ from worldmodel.memory import ReplayMemory
 from worldmodel.text import edits, prompts
 from worldmodel.text.persistence import LastingFacts, with_lasting_facts
 from worldmodel.text.references import AnyTokenizer
-from worldmodel.text.state_format import StateFormat, format_error
+from worldmodel.text.state_format import (
+    REPEATED_WORDS,
+    StateFormat,
+    format_error,
+    repeated_words,
+)
 from worldmodel.text.tokenizer import TextTokenizer
 
 _keys_of_seeds = jax.jit(jax.vmap(jax.random.key))
 MISSING = (prompts.NO_LINE, edits.NO_WORDS)
 """How errors begin of replies that refer to what the state does not have."""
+_ODD = (prompts.REPEATED, REPEATED_WORDS)
+"""How errors begin that are none where all other replies have worse ones."""
 
 
 class LocalExperienceModel(CachingExperienceModel):
@@ -127,7 +134,8 @@ class LocalExperienceModel(CachingExperienceModel):
     def _first_well_formed(self, queries: Sequence[Query]) -> list[Prediction]:
         """Return the first reply to each query that has no error, else the last one.
 
-        An edit that leaves its line as it was is an error, but not in the last attempt,
+        An edit that leaves its line as it was is an error, and so is a line that holds
+        words twice which no line does (repeated_words), but not in the last attempt,
         nor in the first one where all others fail. Each attempt has noise of its own,
         so that several can be sampled in one pass. The last attempt may not refer to
         lines or words of the state where the one before referred to some that are not
@@ -174,7 +182,7 @@ class LocalExperienceModel(CachingExperienceModel):
             attempt = attempts.stop
         return [
             b._replace(error=None)
-            if a.error and (b.error or "").startswith(prompts.REPEATED)
+            if a.error and (b.error or "").startswith(_ODD)
             else a
             for a, b in zip(answers, first, strict=True)
         ]
@@ -353,7 +361,11 @@ class LocalExperienceModel(CachingExperienceModel):
         sampled: SampledTokens,
         repeats: bool = True,
     ) -> Prediction:
-        """Return the prediction of a reply; `repeats` as for parse_reply."""
+        """Return the prediction of a reply.
+
+        `repeats` says that edits may leave their lines as they were (parse_reply), and
+        lines hold words twice.
+        """
         n = int(sampled.length[0])
         state_format = self._state_formats.get(query.task.family)
         reply = prompts.parse_reply(
@@ -383,6 +395,8 @@ class LocalExperienceModel(CachingExperienceModel):
             error = "the next state is empty"
         if error is None and state_format is not None:
             error = format_error(next_state, state_format)
+            if error is None and not repeats:
+                error = repeated_words(query.state, next_state, state_format)
         if error is None and repeated:
             error = reply.error
         return Prediction(

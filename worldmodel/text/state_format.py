@@ -6,6 +6,7 @@ all words but the last.
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -16,6 +17,10 @@ MIN_STATES = 20
 """Different states of a single task from which the format of its family is read."""
 MIN_PAIRS = 20
 """Transitions of a family from which keyed_by_prefix is read."""
+MIN_LINES = 50
+"""Lines of a family that hold a word twice, from which distinct_before is read."""
+REPEATED_WORDS = "a line holds these words twice"
+"""How the message of `repeated_words` begins."""
 MAX_TRANSITIONS = 2000
 """Transitions of a family, at most, that keyed_by_prefix looks at."""
 
@@ -27,6 +32,8 @@ class StateFormat(NamedTuple):
     smallest number of lines. `distinct` says that no two lines of a state have the same
     key, `keyed_by_prefix` that lines change in their last word only (edits.apply),
     `empty` that a state may have no line at all; such a state needs nothing else.
+    `distinct_before` are words that have another word before them wherever they stand
+    in a line: of two exits to an unseen room, each leads to another one.
     """
 
     first: tuple[str, ...]
@@ -35,6 +42,7 @@ class StateFormat(NamedTuple):
     distinct: bool
     keyed_by_prefix: bool = False
     empty: bool = False
+    distinct_before: frozenset[str] = frozenset()
 
 
 def state_format(states: Iterable[State]) -> StateFormat:
@@ -98,6 +106,39 @@ def format_error(state: State, expected: StateFormat) -> str | None:
     return None
 
 
+def repeated_words(before: State, state: State, expected: StateFormat) -> str | None:
+    """Return which words a new line of a state holds twice, against the format.
+
+    A model draws what nobody knows, and may draw the same thing for two places. None
+    where no line does that `before` does not hold.
+    """
+    if not expected.distinct_before:
+        return None
+    for line in state:
+        if line in before:
+            continue
+        pairs = [p for p in _pairs(line) if p[1] in expected.distinct_before]
+        if len(set(pairs)) < len(pairs):
+            twice = next(p for p in pairs if pairs.count(p) > 1)
+            return f"{REPEATED_WORDS}: {' '.join(twice)!r}: {line!r:.200}"
+    return None
+
+
+def _pairs(line: str) -> list[tuple[str, str]]:
+    return list(itertools.pairwise(line.split()))
+
+
+def _distinct_before(states: Iterable[State]) -> frozenset[str]:
+    """Return the words that never have the same word before them twice in a line."""
+    counts, repeated = Counter[str](), set[str]()
+    for line in {line for state in states for line in state}:
+        pairs = Counter(_pairs(line))
+        words = Counter(word for _, word in pairs)
+        repeated.update(word for (_, word), n in pairs.items() if n > 1)
+        counts.update(word for word, n in words.items() if n > 1)
+    return frozenset(w for w, n in counts.items() if n >= MIN_LINES) - repeated
+
+
 def state_formats(episodes: Sequence[Episode]) -> dict[str, StateFormat]:
     """Return the format of each family's states, by the family's name.
 
@@ -118,6 +159,7 @@ def state_formats(episodes: Sequence[Episode]) -> dict[str, StateFormat]:
         sample = family_pairs[:: -(-len(family_pairs) // MAX_TRANSITIONS)]
         enough = len(family_pairs) >= MIN_PAIRS
         out[family] = state_format(states)._replace(
-            keyed_by_prefix=enough and keyed_by_prefix(sample)
+            keyed_by_prefix=enough and keyed_by_prefix(sample),
+            distinct_before=_distinct_before(states),
         )
     return out

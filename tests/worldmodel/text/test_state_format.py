@@ -6,9 +6,12 @@ import pytest
 
 from tests import doubles, helpers
 from worldmodel.text.state_format import (
+    MIN_LINES,
     MIN_STATES,
+    REPEATED_WORDS,
     format_error,
     keyed_by_prefix,
+    repeated_words,
     state_format,
     state_formats,
 )
@@ -25,6 +28,7 @@ def test_a_form_is_what_all_states_share():
         False,
         False,
         False,
+        frozenset(),
     )
     assert state_format([ATTIC]) == (
         ("carry", "here", "attic", "at"),
@@ -33,6 +37,7 @@ def test_a_form_is_what_all_states_share():
         True,
         False,
         False,
+        frozenset(),
     )
     # A line is not counted from both ends.
     assert state_format([("a", "b"), ("a", "c", "b")]) == (
@@ -42,6 +47,7 @@ def test_a_form_is_what_all_states_share():
         True,
         False,
         False,
+        frozenset(),
     )
     assert state_format([("a", "b"), ("a", "b")]) == (
         ("a", "b"),
@@ -50,6 +56,7 @@ def test_a_form_is_what_all_states_share():
         True,
         False,
         False,
+        frozenset(),
     )
     with pytest.raises(ValueError, match="at least one state"):
         state_format([])
@@ -154,5 +161,55 @@ def test_each_family_has_a_form_of_all_its_states():
         for i in range(8)
     ]
     result = state_formats(episodes)
-    assert result["room"] == (("the", "the"), (), 2, False, True, False)
-    assert result["hall"] == ((), ("the",), 2, False, True, False)  # the last state too
+    rest = (2, False, True, False, frozenset())
+    assert result["room"] == (("the", "the"), (), *rest)
+    assert result["hall"] == ((), ("the",), *rest)  # the last state too
+
+
+# --- words that a line holds once --------------------------------------------
+
+
+def exits(*rooms, hall="hall"):
+    """A line with exits to rooms that nobody has seen: `hall north attic unseen`."""
+    ways = ("north", "south", "east")
+    return " ".join(
+        f"{hall} {way} {room} unseen" for way, room in zip(ways, rooms, strict=False)
+    )
+
+
+def rooms_of(count):
+    """Episodes whose states hold so many different lines with two exits or more."""
+    lines = [exits(f"room{i}", f"room{i + 1}") for i in range(count)]
+    base = helpers.lamp_and_door()
+    step = base.transitions[0]
+    return [
+        dataclasses.replace(
+            base,
+            id=f"{i}",
+            task=dataclasses.replace(base.task, id=f"{i}"),
+            transitions=(dataclasses.replace(step, state=(x,), next_state=(x,)),),
+        )
+        for i, x in enumerate(lines)
+    ]
+
+
+def test_two_ways_lead_to_two_unseen_rooms():
+    """`unseen hall` stands twice in many real lines, `attic unseen` in none."""
+    episodes = rooms_of(MIN_LINES)
+    third = (exits("attic", "study", "den"),)
+    step = dataclasses.replace(episodes[0].transitions[0], next_state=third)
+    episodes[0] = dataclasses.replace(episodes[0], transitions=(step,))
+    form = state_formats(episodes)["room"]
+    assert form.distinct_before == {"unseen"}
+    assert repeated_words((), third, form) is None
+    twice = (exits("attic", "study", "attic"),)
+    message = repeated_words((), twice, form)
+    assert message.startswith(f"{REPEATED_WORDS}: 'attic unseen'")
+    assert repeated_words(twice, twice, form) is None  # it was so before
+    assert format_error(twice, form) is None
+
+
+def test_too_few_lines_say_nothing_of_words_that_repeat():
+    form = state_formats(rooms_of(MIN_LINES - 1))["room"]
+    assert form.distinct_before == frozenset()
+    assert repeated_words((), (exits("attic", "attic"),), form) is None
