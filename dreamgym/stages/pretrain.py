@@ -32,7 +32,7 @@ MIN_FALL = 0.1
 """By which share the loss on next states of dev tasks must fall where doubtful names
 are exchanged."""
 _TRIAL = "checkpoints/name_trial"
-"""The folder of the fits that try doubtful names, while they are made."""
+"""The folder of the fits that try doubtful names, until the stage ends."""
 
 
 def body(run: Run) -> dict[str, Any]:
@@ -71,6 +71,7 @@ def body(run: Run) -> dict[str, Any]:
     save_model(run.path("experience"), model, tok)
     run.write_curve("pretrain", curve)
     run.drop("checkpoints/pretrain")
+    run.drop(_TRIAL)  # until here a kill repeats no trial
     return {
         **data.numbers,
         **trial,
@@ -94,7 +95,7 @@ def _try_doubtful_names(
     and without, decide for the families that share names: where these stand for each
     other, a model that reads them exchanged predicts the next states of dev tasks much
     better, by MIN_FALL; where they do not, hardly better or worse. A family without dev
-    transitions has its proven names alone.
+    transitions that the model can read has its proven names alone.
     """
     c = run.config
     steps = c.pretrain.name_trial_steps
@@ -102,7 +103,8 @@ def _try_doubtful_names(
     if not (affordable and c.pretrain.exchange_names):
         return proven, {}
     doubtful = interchangeable_names(train, DOUBTFUL)
-    held_out_families = {e.task.family for e in dev if e.transitions}
+    held_out = [e for e in dev if e.transitions]
+    held_out_families = {e.task.family for e in held_out}
     tried = {
         family: groups
         for family, groups in doubtful.items()
@@ -110,30 +112,30 @@ def _try_doubtful_names(
     }
     if not tried:
         return proven, {}
+    held_out = [e for e in held_out if e.task.family in tried]
     sides = {"as_recorded": proven, "exchanged": proven | tried}
     without, exchanged = (
-        _trial_losses(run, model, tok, (train, dev), names, steps, side)
+        _trial_losses(run, model, tok, (train, held_out), names, steps, side)
         for side, names in sides.items()
     )
-    run.drop(_TRIAL)
-
-    def falls(families: list[str]) -> bool:
-        before, after = (sum(x[f] for f in families) for x in (without, exchanged))
-        return after <= (1 - MIN_FALL) * before
-
-    accepted = {
-        family: groups
-        for family, groups in tried.items()
-        if falls([f for f, g in tried.items() if share_names(groups, g)])
-    }
+    tried = {family: groups for family, groups in tried.items() if family in without}
+    accepted: dict[str, Groups] = {}
     for family, groups in tried.items():
-        verb = "are" if family in accepted else "are not"
+        alike = [f for f, g in tried.items() if share_names(groups, g)]
+        before, after = (
+            sum(losses[f] for f in alike) / len(alike)
+            for losses in (without, exchanged)
+        )
+        verb = "are not"
+        if after <= (1 - MIN_FALL) * before:
+            accepted[family], verb = groups, "are"
         sizes = " and ".join(str(len(group)) for group in groups)
+        others = f" of {', '.join(alike)}, which share them," * (len(alike) > 1)
         print(
             f"pretrain: {sizes} names of family {family!r} may stand for each other. "
-            f"After a trial fit with them exchanged, next states of dev tasks have a "
-            f"loss of {exchanged[family]:.3f}, and of {without[family]:.3f} after one "
-            f"without, so they {verb} exchanged",
+            f"After a trial fit with them exchanged, next states of dev tasks{others} "
+            f"have a loss of {after:.3f}, and of {before:.3f} after one without, so "
+            f"they {verb} exchanged",
             file=sys.stderr,
         )
     losses = {
@@ -154,12 +156,13 @@ def _trial_losses(
 ) -> dict[str, float]:
     """Return the loss on next states of each family's dev tasks, after a short fit.
 
-    `episodes` are (train, dev). An interrupted trial goes on.
+    `episodes` are (train, dev). A family whose dev transitions are all too long for
+    the model has no loss. Interrupted, a fit that was finished is not repeated.
     """
     c, (train, dev) = run.config, episodes
     config = dataclasses.replace(c.pretrain.fit, steps=steps, eval_every=steps)
     data = fit_data(run, tok, train, names=names)
-    with run.progress_report(f"trial of names, {side}", steps) as report:
+    with run.progress_report(f"name_trial/{side}", steps) as report:
         fitted, _ = supervised.fit(
             model,
             data.examples,
@@ -169,11 +172,14 @@ def _trial_losses(
             directory=run.path(f"{_TRIAL}/{side}"),
         )
     memory, losses = replay_memory(run, train), {}
-    for family in sorted({e.task.family for e in dev if e.transitions}):
+    for family in sorted({e.task.family for e in dev}):
         members = [e for e in dev if e.task.family == family]
         held_out = held_out_examples(run, tok, members, memory)
-        parts = supervised.held_out_losses(fitted, held_out, config)
-        losses[family] = float(parts["held_out/loss/state"])
+        parts = supervised.held_out_losses(
+            fitted, held_out[: c.fidelity.transitions], config
+        )
+        if parts:
+            losses[family] = float(parts["held_out/loss/state"])
     return losses
 
 
@@ -194,7 +200,10 @@ def _check_tokenizer(
 
 
 def cost(config: RunConfig, workload: Workload) -> Cost:
-    """Return what the fit takes; with a chat server only the initial model is saved."""
+    """Return what the fit takes; with a chat server only the initial model is saved.
+
+    A trial of doubtful names, of which the episodes decide, is not counted.
+    """
     if config.server is not None:
         return Cost(disk=workload.model_bytes)
     fit = workload.fit(config.pretrain.fit.steps)

@@ -186,15 +186,14 @@ def held_out_losses(
 ) -> dict[str, float | int]:
     """Return the cross-entropy of a model on examples: `held_out/loss`, and by part.
 
-    It is a mean in nats per target token.
-
-    Raises:
-      ValueError: there are no examples, or none fits a row of `config`.
+    It is a mean in nats per target token, of the examples that fit a row of `config`
+    and the positions of the model; empty if none does.
     """
-    if not examples:
-        raise ValueError("no loss to measure: no examples")
     width = row_tokens_for(examples, config.row_tokens)
-    examples = drop_too_long(examples, width, model.config.max_position_embeddings)
+    limit = min(width, model.config.max_position_embeddings)
+    examples = [e for e in examples if len(e.ids) <= limit]
+    if not examples:
+        return {}
     learner = Learner(
         model, config.optimizer, supervised_loss, config.compute, steps=config.steps
     )

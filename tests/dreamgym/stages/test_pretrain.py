@@ -1,5 +1,6 @@
 """The fit of the experience model: does a tokenizer fit the texts; trials of names."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -84,6 +85,77 @@ def _one_step(task, state, action, after):
     step = Transition(state=state, action=action, next_state=after, reveals=False)
     return Episode(
         id=task.id, task=task, transitions=(step,), source="random", success=False
+    )
+
+
+class Killed(Exception):
+    """Ends a stage in the middle."""
+
+
+@pytest.mark.medium
+def test_a_trial_of_names_is_not_repeated_after_a_kill(tmp_path, monkeypatch, capsys):
+    """Killed in the fit after the trial; families of the same names decide together."""
+    episodes = [
+        dataclasses.replace(e, task=dataclasses.replace(e.task, family=family))
+        for split in ("train", "dev")
+        for i in range(12)
+        for family in ("gifts", "loans")
+        for e in [
+            gift(*PEOPLE[i % 3 : i % 3 + 2], split=split, name=f"{split}-{i}-{family}")
+        ]
+    ]
+    write_episodes(tmp_path / "given.jsonl", episodes)
+    groups = {"gifts": (PEOPLE,), "loans": (PEOPLE,)}
+    monkeypatch.setattr(
+        pretrain,
+        "interchangeable_names",
+        lambda _, limits=None: groups if limits else {},
+    )
+    losses = iter([{"gifts": 2.0, "loans": 1.0}, {"gifts": 1.0, "loans": 1.1}] * 2)
+    measured = []
+
+    def held_out_losses(*_):
+        if not measured:
+            for side in next(losses).values():
+                measured.append(side)
+        return {"held_out/loss/state": measured.pop(0)}
+
+    monkeypatch.setattr(pretrain.supervised, "held_out_losses", held_out_losses)
+    fits = []
+
+    def fit(model, examples, config, *, directory, **_):
+        """A fit that resumes where it was."""
+        if directory.name == "pretrain" and killed:
+            raise Killed
+        if not directory.exists():
+            fits.append(directory.name)
+            directory.mkdir(parents=True)
+        return model, [{"step": config.steps, "loss": float(len(examples))}]
+
+    monkeypatch.setattr(pretrain.supervised, "fit", fit)
+    settings = {
+        "env.id": "",
+        "data.episodes": str(tmp_path / "given.jsonl"),
+        "pretrain.name_trial_steps": 1,
+        "pretrain.fit.steps": 4,
+    }
+    killed = True
+    with pytest.raises(Killed):
+        pretrained(tmp_path / "run", **settings)
+    killed = False
+    numbers = pretrained(tmp_path / "run", **settings)
+    assert fits == ["as_recorded", "exchanged", "pretrain"]
+    assert not list((tmp_path / "run/checkpoints").glob("*name_trial*"))
+    assert load_names(tmp_path / "run" / "names.json") == groups
+    assert numbers["name_trial_losses"]["loans"] == {
+        "exchanged": 1.1,
+        "as_recorded": 1.0,
+    }
+    # By hand: (1 + 1.1) / 2 and (2 + 1) / 2. The numbers are those that decide.
+    assert (
+        "next states of dev tasks of gifts, loans, which share them, have a loss of "
+        "1.050, and of 1.500 after one without, so they are exchanged"
+        in capsys.readouterr().err
     )
 
 

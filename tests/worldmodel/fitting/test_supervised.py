@@ -306,6 +306,19 @@ def test_held_out_losses_do_not_depend_on_the_rows(small_model):
     np.testing.assert_allclose(*one.values(), rtol=1e-5)
 
 
+def test_examples_that_fit_no_row_have_no_held_out_loss(small_model):
+    config = fit_config()
+    losses = supervised.held_out_losses(small_model, counting(2), config)
+    assert losses["held_out/loss"] > 0
+    (long,) = [
+        e._replace(ids=e.ids * 1000, mask=e.mask * 1000, token_type=e.token_type * 1000)
+        for e in counting(1)
+    ]
+    both = supervised.held_out_losses(small_model, [*counting(2), long], config)
+    np.testing.assert_allclose(both["held_out/loss"], losses["held_out/loss"])
+    assert supervised.held_out_losses(small_model, [long], config) == {}
+
+
 def test_a_loss_that_is_not_finite_stops_the_fit(small_model, tmp_path):
     bad = [e._replace(weight=float("nan")) for e in counting()]
     with pytest.raises(FloatingPointError, match="loss is nan at update 3"):
