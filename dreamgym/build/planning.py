@@ -241,9 +241,9 @@ def planning_session(
 def paid_folder(run: Run, policy: str) -> str:
     """Return the folder of the experience model that a policy has paid for.
 
-    Only `s2r`, which `planner` is as well, was fine-tuned with a refit; what was
-    trained before the dream was checked, and what never saw it, plan in the model as it
-    was pretrained.
+    Only `s2r`, which `planner` is as well, was fine-tuned with a refit, of which those
+    that were left out have no model (refit_round); what was trained before the dream
+    was checked, and what never saw it, plan in the model as it was pretrained.
     """
     if policy in ("s2r", PLANNER):
         rounds = [path.parent for path in run.path("s2r").glob("round-*/experience")]

@@ -221,8 +221,8 @@ def refit_round(run: Run, folder: str, start: str) -> tuple[str, dict[str, float
 
     What was played is in the folder's episodes.jsonl; `start` is the folder of the
     model that the fit starts from. That model stays where the new one tells rewards and
-    ends apart less well on dev tasks (lost_discrimination). A round that was refitted
-    is not refitted again.
+    ends apart less well on dev tasks (lost_discrimination), and the new one is removed.
+    A round that was refitted is not refitted again.
 
     Returns:
       The folder of the model to dream in, and: exact_predictable, the share of the
@@ -248,6 +248,7 @@ def refit_round(run: Run, folder: str, start: str) -> tuple[str, dict[str, float
         f"stays: it is worse at {'; '.join(losses)}",
         file=sys.stderr,
     )
+    run.drop(f"{folder}/experience")  # nobody is to plan in it (paid_folder)
     return start, numbers | {"refit_left_out": 1.0}
 
 

@@ -210,6 +210,7 @@ def test_a_refit_that_finds_fewer_ends_is_left_out(run, monkeypatch, capsys):
     def refit(run, folder, name, share, *, start):
         del name, share
         starts.append(start)
+        run.path(f"{folder}/experience").mkdir(parents=True)
         run.write_json(f"{folder}/fidelity.json", card(0.3 if not start else 0.9))
 
     def load(run, *, folder, stage="", **_):
@@ -227,6 +228,7 @@ def test_a_refit_that_finds_fewer_ends_is_left_out(run, monkeypatch, capsys):
     assert [row["refit_left_out"] for row in numbers["rounds"]] == [1.0, 1.0]
     text = "s2r/round-1: the refitted experience model is left out, and the one before"
     assert text in capsys.readouterr().err
+    assert planning.paid_folder(run, "s2r") == ""  # nor does a policy plan in it
     run.write_json("fidelity.json", card(0.3))
     assert real_iteration.refit_round(run, "s2r/round-1", "")[0] == "s2r/round-1"
 
