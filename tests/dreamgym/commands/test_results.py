@@ -40,6 +40,25 @@ def test_the_copy_of_a_copy_is_one_of_the_first_policy(tmp_path):
     assert results.policy_copies(run) == first | {"planner": "s2r"}
 
 
+def test_a_copy_that_plans_in_another_model_is_none(tmp_path):
+    run = Run(tmp_path, preset("tiny", {"evaluate.plan.method": "mpc"}))
+    run.mark("train", {"kept": "warmstart"})
+    run.mark("s2r", {"kept": "dream"})
+    assert results.policy_copies(run) == {"dream": "warmstart", "s2r": "warmstart"}
+    run.path("s2r/round-1/experience").mkdir(parents=True)
+    run.mark("planner", {"kept": "s2r"})  # it plays without a plan
+    assert results.policy_copies(run) == {"dream": "warmstart"}
+    run.mark("dream_check", {"remedy": {"helped": True}})
+    assert results.policy_copies(run) == {}
+
+
+def test_results_of_an_earlier_version_know_which_policies_are_copies(tmp_path):
+    run = Run(tmp_path, preset("tiny"))
+    run.mark("train", {"kept": "warmstart"})
+    run.write_json("results.json", {"policies": {}})
+    assert results.read_results(run)["copies"] == {"dream": "warmstart"}
+
+
 @pytest.mark.parametrize("control", [None, "real-play"])
 def test_a_run_without_a_dream_says_so_before_its_model_is_scored(
     tmp_path, monkeypatch, capsys, control
