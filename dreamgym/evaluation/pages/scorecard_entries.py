@@ -171,7 +171,7 @@ def _reward_entries(scorecard: dict[str, Any]) -> Iterator[Entry]:
             "real ends, predicted as won or lost rightly",
         ),
         (
-            "ends found, without reveals",
+            "ends found, predictable",
             done["predictable"],
             "the same where the next state follows from what is known",
         ),
@@ -297,7 +297,7 @@ def _open_loop_entries(drift: dict[str, Any]) -> Iterator[Entry]:
     ):
         if key in outcomes:  # scorecards of older versions do not have all
             yield Entry(f"open loop: {label}", rate_text(outcomes[key]), meaning)
-    for name, label in (("exact", "all"), ("predictable", "without reveals")):
+    for name, label in (("exact", "all"), ("predictable", "predictable")):
         for step in (1, 4, 8, 16):
             if step <= len(drift[name]):
                 yield Entry(

@@ -120,7 +120,7 @@ def _reliability(axis: Any, scorecard: dict[str, Any]) -> None:
 
 
 def _drift(axis: Any, scorecard: dict[str, Any]) -> None:
-    for name, label in (("exact", "all"), ("predictable", "without reveals")):
+    for name, label in (("exact", "all"), ("predictable", "predictable")):
         rates = scorecard["open_loop"][name]
         axis.plot(
             range(1, len(rates) + 1), [x["mean"] for x in rates], "o-", label=label

@@ -79,6 +79,9 @@ def test_the_page_holds_every_number_and_quotes_names(tmp_path):
     result = card(episodes="<i>mine", seen_tasks=1)
     scorecard_page.write_page(result, tmp_path / "deep/card.html")
     page = (tmp_path / "deep/card.html").read_text()
+    # What is forgotten is left out as well.
+    assert "all but reveals" not in page
+    assert "without reveals" not in page
     for _, value in scorecard_page.rows(result):
         assert value.strip() in page
     assert verdict(result) in page.replace("&#39;", "'")
