@@ -2,7 +2,7 @@
 
 import pytest
 
-from dreamgym.build.episodes import names_with, read_names
+from dreamgym.build.episodes import NAMES, names_with, read_names
 from dreamgym.build.experience import fit_data, load_experience, read_scorecard
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run, RunError
@@ -13,6 +13,7 @@ from worldmodel.backbone.weights import save_model
 from worldmodel.data.records import Episode, Task, Transition, write_episodes
 from worldmodel.fitting import supervised
 from worldmodel.reasoning.rule import explain
+from worldmodel.text.names import save_names
 
 NONE, GROUPS = {}, {"rooms": (ROOMS,)}
 
@@ -138,6 +139,12 @@ def test_what_was_played_since_shows_further_names(tmp_path, exchanged):
     with Run(tmp_path / "run", preset("tiny", settings)) as run:
         write_episodes(run.path("episodes.jsonl"), episodes[:6])
         write_episodes(run.path("dev.jsonl"), episodes[:1])
+        save_names(run.path(NAMES), {})
         assert names_with(run, []) == {}
         expected = {"rooms": (ROOMS,)} if exchanged else {}
         assert names_with(run, episodes[6:]) == expected
+        # Of eight walks a trial has to decide; what it has accepted stays.
+        assert names_with(run, episodes[6:8]) == {}
+        save_names(run.path(NAMES), {"rooms": (ROOMS,)})
+        expected = {"rooms": (ROOMS[1:],)} if exchanged else {}
+        assert names_with(run, episodes[6:8]) == expected
