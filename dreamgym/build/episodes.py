@@ -50,7 +50,7 @@ def names_with(run: Run, played: Sequence[Episode]) -> dict[str, Groups]:
     """
     if not run.config.pretrain.exchange_names:
         return {}
-    return interchangeable_names([*read(run)[0], *played], accepted=read_names(run))
+    return interchangeable_names([*read(run)[0], *played], trial_names=read_names(run))
 
 
 def sides_of(

@@ -18,7 +18,7 @@ from worldmodel.data.records import Episode
 from worldmodel.experience.examples import text_sizes, unwritable_texts
 from worldmodel.fitting import supervised
 from worldmodel.text.names import (
-    DOUBTFUL,
+    TRIAL_PAIRS,
     Groups,
     interchangeable_names,
     save_names,
@@ -87,7 +87,7 @@ def _try_doubtful_names(
     tok: TextTokenizer,
     train: list[Episode],
     dev: list[Episode],
-    proven: dict[str, Groups],
+    names: dict[str, Groups],
 ) -> tuple[dict[str, Groups], dict[str, Any]]:
     """Return the names to exchange, and the numbers of a trial of doubtful ones.
 
@@ -95,40 +95,42 @@ def _try_doubtful_names(
     and without, decide for the families that share names: where these stand for each
     other, a model that reads them exchanged predicts the next states of dev tasks much
     better, by MIN_FALL; where they do not, hardly better or worse. A family without dev
-    transitions that the model can read has its proven names alone.
+    transitions that the model can read has the `names` alone that need no trial.
     """
     c = run.config
     steps = c.pretrain.name_trial_steps
     affordable = 0 < steps <= MAX_TRIAL_SHARE * c.pretrain.fit.steps
     if not (affordable and c.pretrain.exchange_names):
-        return proven, {}
-    doubtful = interchangeable_names(train, DOUBTFUL)
+        return names, {}
+    doubtful = interchangeable_names(train, TRIAL_PAIRS)
     held_out = [e for e in dev if e.transitions]
     held_out_families = {e.task.family for e in held_out}
-    tried = {
+    candidates = {
         family: groups
         for family, groups in doubtful.items()
-        if groups != proven.get(family) and family in held_out_families
+        if groups != names.get(family) and family in held_out_families
     }
-    if not tried:
-        return proven, {}
-    held_out = [e for e in held_out if e.task.family in tried]
-    sides = {"as_recorded": proven, "exchanged": proven | tried}
-    without, exchanged = (
-        _trial_losses(run, model, tok, (train, held_out), names, steps, side)
-        for side, names in sides.items()
+    if not candidates:
+        return names, {}
+    held_out = [e for e in held_out if e.task.family in candidates]
+    sides = {"as_recorded": names, "exchanged": names | candidates}
+    as_recorded, exchanged = (
+        _trial_losses(run, model, tok, (train, held_out), fit_names, steps, side)
+        for side, fit_names in sides.items()
     )
-    tried = {family: groups for family, groups in tried.items() if family in without}
-    accepted: dict[str, Groups] = {}
-    for family, groups in tried.items():
-        alike = [f for f, g in tried.items() if share_names(groups, g)]
+    candidates = {
+        family: groups for family, groups in candidates.items() if family in as_recorded
+    }
+    helpful: dict[str, Groups] = {}
+    for family, groups in candidates.items():
+        alike = [f for f, g in candidates.items() if share_names(groups, g)]
         before, after = (
             sum(losses[f] for f in alike) / len(alike)
-            for losses in (without, exchanged)
+            for losses in (as_recorded, exchanged)
         )
         verb = "are not"
         if after <= (1 - MIN_FALL) * before:
-            accepted[family], verb = groups, "are"
+            helpful[family], verb = groups, "are"
         sizes = " and ".join(str(len(group)) for group in groups)
         others = f" of {', '.join(alike)}, which share them," * (len(alike) > 1)
         print(
@@ -139,10 +141,10 @@ def _try_doubtful_names(
             file=sys.stderr,
         )
     losses = {
-        family: {"exchanged": exchanged[family], "as_recorded": without[family]}
-        for family in tried
+        family: {"exchanged": exchanged[family], "as_recorded": as_recorded[family]}
+        for family in candidates
     }
-    return proven | accepted, {"name_trial_losses": losses}
+    return names | helpful, {"name_trial_losses": losses}
 
 
 def _trial_losses(

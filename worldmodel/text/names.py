@@ -66,9 +66,9 @@ class MinPairs(NamedTuple):
     in_family: int
 
 
-PROVEN = MinPairs(in_all=30, in_family=8)
+ENOUGH_PAIRS = MinPairs(in_all=30, in_family=8)
 """Enough pairs to trust a group."""
-DOUBTFUL = MinPairs(in_all=6, in_family=1)
+TRIAL_PAIRS = MinPairs(in_all=6, in_family=1)
 """Enough pairs to try a group: a short fit with its names exchanged decides."""
 
 
@@ -92,9 +92,9 @@ def word_contexts(
 
 def interchangeable_names(
     episodes: Sequence[Episode],
-    min_pairs: MinPairs = PROVEN,
+    min_pairs: MinPairs = ENOUGH_PAIRS,
     *,
-    accepted: Mapping[str, Groups] | None = None,
+    trial_names: Mapping[str, Groups] | None = None,
 ) -> dict[str, Groups]:
     """Return the groups of names of each family that stand for each other.
 
@@ -103,7 +103,7 @@ def interchangeable_names(
 
     Args:
       min_pairs: the pairs that must agree to accept a group.
-      accepted: groups that were accepted before, by family: DOUBTFUL pairs are enough
+      trial_names: groups that a trial accepted, by family: TRIAL_PAIRS pairs are enough
         for a group that shares all but a fifth of its names with one of its family.
     """
     families: dict[str, list[Episode]] = {}
@@ -122,12 +122,13 @@ def interchangeable_names(
     candidates = [c for of_family in by_family.values() for c in of_family]
     out: dict[str, Groups] = {}
     for family, of_family in by_family.items():
-        before = ({} if accepted is None else accepted).get(family, ())
+        before = ({} if trial_names is None else trial_names).get(family, ())
         names = [
             c.names
             for c in of_family
             if c.has_evidence(
-                candidates, DOUBTFUL if share_names((c.names,), before) else min_pairs
+                candidates,
+                TRIAL_PAIRS if share_names((c.names,), before) else min_pairs,
             )
         ]
         if names:

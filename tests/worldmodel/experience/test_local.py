@@ -373,6 +373,33 @@ def test_an_edit_that_changes_nothing_is_sampled_again(
     assert (sample.error, sample.next_state) == (None, HERE)
 
 
+@pytest.mark.parametrize("change_at", [0, 1, 9])
+def test_a_line_that_repeats_words_as_no_real_line_does_is_sampled_again(
+    tok, text_model, monkeypatch, change_at
+):
+    """It is a small mistake: the last attempt may make it."""
+    edit = [tok.control("next"), tok.line(0)]
+    odd, other = (
+        [*edit, *tok.encode(x), *end_of_reply(tok)]
+        for x in ("the lamp is on the lamp is", "the lamp is on")
+    )
+    passes = replies_by_attempt(
+        tok, monkeypatch, [ask()], lambda _, a, __: other if a >= change_at else odd
+    )
+    form = state_format([HERE])._replace(distinct_before=frozenset({"is"}))
+    model = LocalExperienceModel(
+        text_model,
+        tok,
+        ReplayMemory(),
+        dataclasses.replace(SHAPE, retries=2),
+        state_formats={"room": form},
+    )
+    (answer,) = model.predict([ask()])
+    line = "the lamp is on the lamp is" if change_at == 9 else "the lamp is on"
+    assert (answer.error, answer.next_state[0]) == (None, line)
+    assert len(passes) == (2 if change_at else 1)
+
+
 @pytest.mark.parametrize("queries", [1, 3, 5, 9, 17])
 def test_passes_of_several_attempts_give_what_one_at_a_time_gives(
     tok, text_model, monkeypatch, queries

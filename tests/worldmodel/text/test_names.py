@@ -79,12 +79,12 @@ def test_few_pairs_make_names_doubtful():
     few = walks(reveals=False)[:8]
     doubtful = {"rooms": (ROOMS[1:],)}  # none of these walks begins in the attic
     assert names.interchangeable_names(few) == {}
-    assert names.interchangeable_names(few, names.DOUBTFUL) == doubtful
-    assert names.interchangeable_names(few, accepted={"rooms": (ROOMS,)}) == doubtful
-    assert names.interchangeable_names(few, accepted={"other": (ROOMS,)}) == {}
+    assert names.interchangeable_names(few, names.TRIAL_PAIRS) == doubtful
+    assert names.interchangeable_names(few, trial_names={"rooms": (ROOMS,)}) == doubtful
+    assert names.interchangeable_names(few, trial_names={"other": (ROOMS,)}) == {}
     locked = walks(reveals=False, locked="study")
-    assert names.interchangeable_names(locked, names.DOUBTFUL) == {}
-    assert names.interchangeable_names(locked, accepted=doubtful) == {}
+    assert names.interchangeable_names(locked, names.TRIAL_PAIRS) == {}
+    assert names.interchangeable_names(locked, trial_names=doubtful) == {}
 
 
 def test_a_world_that_draws_lots_is_no_evidence_against_names():
