@@ -193,9 +193,14 @@ def can_vary(environment: type[gymnasium.Env]) -> bool:
     return callable(getattr(environment, "variations", None))
 
 
-def is_deterministic(env: gymnasium.Env) -> bool:
-    """Return whether equal actions always lead to equal states."""
+def declared_determinism(env: gymnasium.Env) -> bool | None:
+    """Return whether equal actions always lead to equal states; None: not known."""
     return declared_flag(env, "deterministic", default=True)
+
+
+def is_deterministic(env: gymnasium.Env) -> bool:
+    """Return whether equal actions are known to lead to equal states always."""
+    return bool(declared_determinism(env))
 
 
 def plans_from_any_state(env: gymnasium.Env) -> bool:
@@ -204,7 +209,7 @@ def plans_from_any_state(env: gymnasium.Env) -> bool:
     Others plan from the start of an episode only.
     """
     declared = declared_flag(env, "plans_from_any_state", default=False)
-    return declared and as_expert(env) is not None
+    return bool(declared) and as_expert(env) is not None
 
 
 # --- tasks and steps ---------------------------------------------------------

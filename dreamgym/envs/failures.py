@@ -126,8 +126,10 @@ def _declared(env: gymnasium.Env, name: str, usual: float) -> float:
     return float(value)
 
 
-def declared_flag(env: gymnasium.Env, name: str, *, default: bool) -> bool:
-    """Return an attribute of an environment, the default where it is not declared.
+def declared_flag(env: gymnasium.Env, name: str, *, default: bool) -> bool | None:
+    """Return a flag of an environment, the default where it is not declared.
+
+    None stands for what the environment does not know of itself.
 
     Raises:
       ValueError: it is neither true nor false, as an array of several values.
@@ -137,7 +139,7 @@ def declared_flag(env: gymnasium.Env, name: str, *, default: bool) -> bool:
     except AttributeError:
         return default
     try:
-        return bool(value)
+        return None if value is None else bool(value)
     except ValueError:
         owner = type(env.unwrapped).__name__
         raise ValueError(f"{owner}.{name} must be a bool, got {value!r:.60}") from None

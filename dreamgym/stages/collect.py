@@ -39,7 +39,12 @@ from dreamgym.build.real.step_limit import (
 )
 from dreamgym.config.budget import dev_tasks, expert_weight
 from dreamgym.config.settings import RunConfig
-from dreamgym.envs.base import as_valid_actions, is_deterministic, tasks_of
+from dreamgym.envs.base import (
+    as_valid_actions,
+    declared_determinism,
+    is_deterministic,
+    tasks_of,
+)
 from dreamgym.envs.limits import StepLimit
 from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run, RunError
@@ -193,7 +198,7 @@ def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
     _warn_of_broken(name, failures, [*train_episodes, *dev_episodes])
     broken = {f"broken/{kind}": n for kind, n in sorted(failures.items())}
     numbers = {
-        "deterministic": is_deterministic(env),
+        "deterministic": _determinism(env, name, [*train_episodes, *dev_episodes]),
         **counts,
         "real_transitions": 0,  # they are counted as they are taken
         # Of the expert's actions; without one, of those not taken from the list.
@@ -203,6 +208,25 @@ def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
     numbers = _write(run, train_episodes, dev_episodes, limit) | numbers | broken
     run.drop(CHECKPOINTS)
     return numbers
+
+
+def _determinism(env: gymnasium.Env, name: str, episodes: Sequence[Episode]) -> bool:
+    """Return whether the environment is deterministic, as far as it is known.
+
+    What it declares holds unless the episodes contradict it. Where it does not know,
+    as a Gymnasium environment without a table of transitions, the episodes decide.
+    """
+    declared, recorded = declared_determinism(env), recorded_determinism(episodes)
+    if declared and recorded is False:
+        print(
+            f"collect: {name} counts as an environment that draws lots: steps with the "
+            "same task, state and action, after the same actions, had other results. "
+            "If it does, say so in its class: `deterministic = False`",
+            file=sys.stderr,
+        )
+    if declared is None or recorded is False:
+        return bool(recorded)
+    return declared
 
 
 def _logs(run: Run) -> tuple[CollectionLog, CollectionLog]:

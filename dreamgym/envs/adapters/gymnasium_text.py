@@ -69,14 +69,12 @@ class GymnasiumText(TextEnv):
         super().__init__()
         self._env = gymnasium.make(self.gym_id, **self.gym_options)
         self._actions = action_texts(self._env)
-        self._table = table_of(self._env) if self.has_true_table else None
+        table = table_of(self._env)
+        self._table = table if self.has_true_table else None
         self._best_end = None if self._table is None else best_end(self._table)
-        declared = getattr(self._env.unwrapped, "deterministic", False)
-        self.deterministic = (
-            isinstance(declared, bool | np.bool_) and bool(declared)
-            if self._table is None
-            else not draws_lots(self._table)
-        )
+        # What a table does not say, as a passenger's change of mind, is drawn by lot.
+        refuted = table is not None and not self.has_true_table
+        self.deterministic = not refuted and _determinism(self._env, self._table)
         spec = self._env.spec
         self._threshold = None if spec is None else spec.reward_threshold
         self._mask: list[bool] | None = None
@@ -350,6 +348,17 @@ def _mask_of(info: Mapping[str, Any], space: gymnasium.Space) -> list[bool] | No
     if mask is None or np.shape(mask) != (int(space.n),) or not np.any(mask):
         return None
     return [bool(flag) for flag in mask]
+
+
+def _determinism(env: gymnasium.Env, table: Table | None) -> bool | None:
+    """Return whether an environment draws no lots; None without a table or a word.
+
+    Gymnasium has no such flag, so that only a bool counts as a word.
+    """
+    if table is not None:
+        return not draws_lots(table)
+    declared = getattr(env.unwrapped, "deterministic", None)
+    return bool(declared) if isinstance(declared, bool | np.bool_) else None
 
 
 def _flags(info: Mapping[str, Any]) -> dict[str, bool]:

@@ -11,7 +11,7 @@ import copy
 import dataclasses
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import gymnasium
@@ -236,7 +236,7 @@ def _members(envs: Sequence[gymnasium.Env]) -> dict[str, Any]:
     """Return what the class of a mixture of these environments has."""
     step_limits = [_declared_limit(env) for env in envs]
     members: dict[str, Any] = {
-        "deterministic": all(map(base.is_deterministic, envs)),
+        "deterministic": _joint_determinism(map(base.declared_determinism, envs)),
         "plans_from_any_state": all(map(base.plans_from_any_state, envs)),
     }
     if max(step_limits) < math.inf:
@@ -256,6 +256,14 @@ def _members(envs: Sequence[gymnasium.Env]) -> dict[str, Any]:
     if all(base.as_forkable(env) for env in envs):
         members["fork"] = _fork
     return members
+
+
+def _joint_determinism(flags: Iterable[bool | None]) -> bool | None:
+    """Return whether all are deterministic, None if that of one is not known."""
+    flags = list(flags)
+    if None in flags and False not in flags:
+        return None
+    return all(flags)
 
 
 def _longest(seconds: Sequence[float]) -> float:

@@ -88,13 +88,14 @@ SIMILAR = 0.85
 METHODS = ("tasks", "expert", "valid_actions", "variations", "fork", "render_state")
 """Methods that an environment may have, or may set to None to have none."""
 FLAGS = ("deterministic", "plans_from_any_state")
-"""What an environment may declare, true or false."""
+"""What an environment may declare, true or false; None where it does not know."""
 
 
 def check_declarations(player: Player) -> None:
     """Add faults for what an environment declares as something else than it is.
 
-    Its step limit is a number of steps, its capabilities are methods, its flags bools.
+    Its step limit is a number of steps, its capabilities are methods, its flags bools
+    or None.
     """
     for name in METHODS:
         value = getattr(player.env.unwrapped, name, None)
@@ -106,7 +107,7 @@ def check_declarations(player: Player) -> None:
             )
     for name in FLAGS:
         flag = getattr(player.env.unwrapped, name, True)
-        if not isinstance(flag, bool | np.bool_):
+        if flag is not None and not isinstance(flag, bool | np.bool_):
             player.findings.fault(
                 f"{name} must be a bool, got {flag!r:.40}",
                 name,

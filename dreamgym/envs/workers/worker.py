@@ -107,7 +107,7 @@ class Worker:
             "attributes": {
                 **attributes,
                 "max_episode_steps": limits.declared_step_limit(env),
-                "deterministic": base.is_deterministic(env),
+                "deterministic": base.declared_determinism(env),
                 "plans_from_any_state": base.plans_from_any_state(env),
             },
         }

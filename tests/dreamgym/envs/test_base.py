@@ -302,6 +302,10 @@ def test_classes_that_vary_and_environments_that_draw_lots():
     assert base.is_deterministic(Shouting(doubles.Corridor()))
     assert not base.is_deterministic(Drawing())
     assert not base.is_deterministic(Shouting(Drawing()))
+    assert base.declared_determinism(Shouting(Drawing())) is False
+    Drawing.deterministic = None
+    assert base.declared_determinism(Shouting(Drawing())) is None
+    assert not base.is_deterministic(Drawing())
 
 
 # --- failures ----------------------------------------------------------------

@@ -7,6 +7,7 @@ import math
 import re
 import shutil
 
+import numpy as np
 import pytest
 
 from dreamgym.agent import behavior
@@ -354,6 +355,29 @@ def test_the_numbers_say_whether_the_environment_draws_lots(
     with Run(tmp_path, preset("tiny", {"env.id": "tests.doubles:Corridor"})) as run:
         numbers = run.stage("collect", lambda: collect.body(run))["numbers"]
     assert numbers["deterministic"] is deterministic
+
+
+@pytest.mark.parametrize(
+    ("declared", "slips", "deterministic"),
+    [(True, True, False), (None, True, False), (None, False, True)],
+)
+def test_collected_steps_show_lots_that_an_environment_does_not_know_of(
+    tmp_path, monkeypatch, capsys, declared, slips, deterministic
+):
+    """The floor is slippery half of the time, or never."""
+    lots = np.random.default_rng(0)
+    step = doubles.Corridor.step
+
+    def slippery_step(self, action):
+        return step(self, "wait" if slips and lots.random() < 0.5 else action)
+
+    monkeypatch.setattr(doubles.Corridor, "deterministic", declared)
+    monkeypatch.setattr(doubles.Corridor, "step", slippery_step)
+    with Run(tmp_path, preset("tiny", {"env.id": "tests.doubles:Corridor"})) as run:
+        numbers = run.stage("collect", lambda: collect.body(run))["numbers"]
+    assert numbers["deterministic"] is deterministic
+    warning = "counts as an environment that draws lots"
+    assert (warning in capsys.readouterr().err) == bool(declared)
 
 
 def test_recordings_beside_an_environment_say_what_it_lists(tmp_path):

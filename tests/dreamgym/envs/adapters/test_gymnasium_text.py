@@ -141,6 +141,8 @@ def test_an_environment_without_a_table_may_say_that_it_draws_no_lots(kind, know
     try:
         env = registry.make(f"gymnasium:{name}")
         assert base.is_deterministic(env) == known
+        unknown = kind is Silent  # what is collected decides
+        assert (base.declared_determinism(env) is None) == unknown
         assert base.as_expert(env) is None
         starts = [
             {base.begin(env, t)[1] for t in env.tasks(s)[:60]} for s in base.SPLITS

@@ -162,6 +162,19 @@ def test_a_mixture_has_what_its_environments_have():
     assert base.as_expert(registry.make(f"mix:{BLIND}")) is None
 
 
+@pytest.mark.parametrize(
+    ("flags", "joint"),
+    [
+        ([True, True], True),
+        ([True, None], None),
+        ([None, False], False),
+        ([True, False], False),
+    ],
+)
+def test_a_mixture_knows_of_lots_what_its_environments_know(flags, joint):
+    assert mixture._joint_determinism(flags) is joint
+
+
 def test_variations_are_tasks_of_the_mixture():
     env = registry.make(f"mix:{BLIND},{SWITCH}")
     blind, switch = env.tasks("train")[:2]
