@@ -6,9 +6,8 @@ from typing import Any, NoReturn
 from dreamgym.agent.config import FLOORS
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.build.experience import fidelity_file, remedy_folder
-from dreamgym.build.planning import paid_folder, plan_of
 from dreamgym.build.real import environments
-from dreamgym.build.real.dev_choice import player_of
+from dreamgym.build.real.dev_choice import original_policy
 from dreamgym.config.budget import minimum
 from dreamgym.config.overrides import changed_by
 from dreamgym.config.presets import RUN_CONTROLS
@@ -43,25 +42,10 @@ def policy_copies(run: Run) -> dict[str, str]:
     """Return the policy that each policy is a copy of, by name.
 
     A stage whose training did not help writes the policy that it began at under its
-    own name, too. It is no copy where it plans in another model, or does not plan.
+    own name, too.
     """
-    origins = {name: player_of(run, name) for name in STAGES.policies()}
-    if run.done("warmstart") and run.config.warmstart.method == "bc":
-        origins = {k: "bc" if v == "warmstart" else v for k, v in origins.items()}
-    return {
-        name: origin
-        for name, origin in origins.items()
-        if origin != name and _plan_alike(run, name, origin)
-    }
-
-
-def _plan_alike(run: Run, *policies: str) -> bool:
-    """Return whether no policy plans at test games, or all do in the same way."""
-    plans = [plan_of(run, policy) for policy in policies]
-    if all(plan.method == "none" for plan in plans):
-        return True
-    folders = {paid_folder(run, policy) for policy in policies}
-    return len(set(plans)) == len(folders) == 1
+    originals = {name: original_policy(run, name) for name in STAGES.policies()}
+    return {name: origin for name, origin in originals.items() if origin != name}
 
 
 def results_of(run: Run) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from dreamgym.agent.planning import PlanningPolicy
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.build.experience import remedy_folder
+from dreamgym.build.planning import paid_folder, plan_of
 from dreamgym.build.real.dev_play import (
     dev_games,
     dreamed_dev_games,
@@ -222,3 +223,23 @@ def player_of(run: Run, policy: str) -> str:
         if name == policy:
             return policy
         policy = name
+
+
+def original_policy(run: Run, policy: str) -> str:
+    """Return the policy that this one is a copy of, or its own name.
+
+    It is no copy where it plans in another model at test games, or does not plan.
+    """
+    origin = player_of(run, policy)
+    if origin == "warmstart" and run.config.warmstart.method == "bc":
+        origin = "bc" if run.done("warmstart") else origin
+    return origin if _plan_alike(run, policy, origin) else policy
+
+
+def _plan_alike(run: Run, *policies: str) -> bool:
+    """Return whether no policy plans at test games, or all do in the same way."""
+    plans = [plan_of(run, policy) for policy in policies]
+    if all(plan.method == "none" for plan in plans):
+        return True
+    folders = {paid_folder(run, policy) for policy in policies}
+    return len(set(plans)) == len(folders) == 1
