@@ -207,9 +207,9 @@ class LoopConfig:
     state. 0 forks none."""
     fork: ForkConfig = ForkConfig()
     keep_rollouts: int = 0
-    """Rollouts of each update that are kept as episodes with every part of the reward,
-    evenly spaced over the batch, in rollouts/ under the policy's name; `dreamgym show`
-    prints them."""
+    """Rollouts of each update that are kept as episodes, evenly spaced over the batch,
+    in rollouts/ under the policy's name, with every part of the reward but a KL penalty
+    (`update.kl_penalty.placement` "reward"); `dreamgym show` prints them."""
     drop_void_turns: bool = False
     """Whether an episode with a void turn (neither a call nor an answer where the task
     has tools, else no complete action) is left out of the update and of its group's

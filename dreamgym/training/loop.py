@@ -37,6 +37,7 @@ from dreamgym.training.state import (
     UpdateResult,
 )
 from dreamgym.training.tasks import choose_tasks, record_outcomes
+from dreamgym.training.turn_batch import with_update_rewards
 from worldmodel.backbone.mesh import copy_to_mesh, default_to
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.learner import TrainState
@@ -127,7 +128,10 @@ def train(
             state = recovery.respond(snapshot, state, result, rescored.started)
             if state.stop_reason:
                 state = state._replace(pending=None)
-            recorder.record(state, rollouts.started, rescored.all)
+            rewarded = with_update_rewards(
+                rescored.all, config, played.curve, played.lessons
+            )
+            recorder.record(state, rollouts.started, rewarded)
     finally:
         collector.close()
         envs.max_steps = max_steps

@@ -90,7 +90,8 @@ class Recorder(Protocol):
     ) -> None:
         """Record the state after update number `state.update`, with its rollouts.
 
-        The `rewarded` ones hold the rewards that the update learned from.
+        The `rewarded` ones hold the rewards that the update learned from, with the
+        factors of lessons and remedies and the prices of limits (with_update_rewards).
         """
         ...
 

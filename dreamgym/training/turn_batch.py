@@ -3,8 +3,10 @@
 trajectories -> turns, episode after episode -> examples, rewards, states, weights.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -17,8 +19,9 @@ from dreamgym.rl.config import LossWeights
 from dreamgym.rl.credit import FirstCalls, Fork, TurnGrid
 from dreamgym.rl.update import Updater
 from dreamgym.training.config import LoopConfig
-from dreamgym.training.limits import step_cost
-from worldmodel.data.records import State
+from dreamgym.training.limits import multipliers, step_cost
+from dreamgym.training.monitor import loss_weights
+from worldmodel.data.records import State, Transition
 from worldmodel.text.tools.tool_calls import read_action
 
 DENSE_REWARDS = (
@@ -178,7 +181,7 @@ class TurnBatch:
         weights: LossWeights,
         updater: Updater,
         lessons: LessonTracker | None,
-        multipliers: Mapping[str, float] = MappingProxyType({}),
+        limit_weights: Mapping[str, float] = MappingProxyType({}),
         *,
         scaled: bool = False,
         previous_scale: float | None = None,
@@ -186,8 +189,8 @@ class TurnBatch:
         """Return the reward of each turn, and the scale that rewards are divided by.
 
         A reward is the weighted sum of its components; the current lesson multiplies
-        them by their names, and the `multipliers` of the limits take from it what the
-        step costs. Where the KL penalty is part of the reward, the turn's log ratio to
+        them by their names, and the `limit_weights`, which are the multipliers of the
+        limits, take from it what the step costs. Where the KL penalty is part of the reward, the turn's log ratio to
         the reference is subtracted, from rewards that are divided by their scale.
 
         Args:
@@ -198,26 +201,15 @@ class TurnBatch:
         out = np.array(
             [
                 sum(
-                    value * (weights.dense_rewards if _is_dense(name) else 1.0)
-                    for name, value in (
-                        lessons.rewards(step.rewards) if lessons else step.rewards
-                    ).items()
+                    _turn_rewards(
+                        step, self.config, weights, lessons, limit_weights
+                    ).values()
                 )
                 for t in self.trajectories
                 for step in t.episode.transitions
             ],
             float,
         )
-        for limit in self.config.limits:
-            weight = multipliers.get(limit.name, 0.0)
-            if weight:
-                out -= weight * np.array(
-                    [
-                        step_cost(step, limit)
-                        for t in self.trajectories
-                        for step in t.episode.transitions
-                    ]
-                )
         scale = None
         if scaled:
             discount = self.config.update.discount
@@ -255,6 +247,68 @@ class TurnBatch:
             for name in names
             if named[name] * dense[name]
         }
+
+
+def with_update_rewards(
+    trajectories: Sequence[Trajectory],
+    config: LoopConfig,
+    curve: Sequence[Mapping[str, Any]],
+    lessons: LessonTracker | None,
+) -> list[Trajectory]:
+    """Return trajectories with the rewards and the costs that an update reads.
+
+    Each reward component has the factors of the current lesson and of the remedies,
+    what a limit takes is the component `limit/NAME`, and a cost that a limit finds by
+    its pattern is among the costs. A KL penalty in the reward, which needs the model,
+    and the scale that rewards are divided by are left out. Rewards that the update does
+    not read stay as they are.
+
+    Args:
+      curve: that of the updates before, as the factors are those it ended with.
+    """
+    last_row = curve[-1] if curve else {}
+    weights = loss_weights(last_row, config.initial_weights)
+    limit_weights = multipliers(last_row, config.limits)
+
+    def as_read(step: Transition) -> Transition:
+        costs = {x.name: step_cost(step, x) for x in config.limits}
+        out = dataclasses.replace(
+            step, costs={**step.costs, **{k: v for k, v in costs.items() if v}}
+        )
+        if not config.update.reads_rewards:
+            return out
+        rewards = _turn_rewards(step, config, weights, lessons, limit_weights)
+        return dataclasses.replace(out, rewards=rewards)
+
+    return [
+        t._replace(
+            episode=dataclasses.replace(
+                t.episode, transitions=tuple(map(as_read, t.episode.transitions))
+            )
+        )
+        for t in trajectories
+    ]
+
+
+def _turn_rewards(
+    step: Transition,
+    config: LoopConfig,
+    weights: LossWeights,
+    lessons: LessonTracker | None,
+    limit_weights: Mapping[str, float],
+) -> dict[str, float]:
+    """Return the reward components of a step with their factors, and limits' prices."""
+    named = lessons.rewards(step.rewards) if lessons else step.rewards
+    out = {
+        name: value * (weights.dense_rewards if _is_dense(name) else 1.0)
+        for name, value in named.items()
+    }
+    for limit in config.limits:
+        price = limit_weights.get(limit.name, 0.0) * step_cost(step, limit)
+        if price:
+            component = f"limit/{limit.name}"
+            out[component] = out.get(component, 0.0) - price
+    return out
 
 
 def _is_dense(name: str) -> bool:

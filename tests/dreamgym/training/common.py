@@ -90,11 +90,11 @@ def pair(at=0, goal=1, end=2):
 
 class Recorder:
     def __init__(self):
-        self.seen = []
+        self.seen, self.rewarded = [], []
 
     def record(self, progress, trajectories, rewarded):
-        del rewarded
         self.seen.append((progress, trajectories))
+        self.rewarded.append(rewarded)
 
 
 def loop(config, progress=None, **more):

@@ -13,13 +13,16 @@ from curriculum.config import (
 from curriculum.generator import FunctionProposer
 from curriculum.lesson_presets import tool_lessons
 from curriculum.lesson_tracker import LessonTracker, lesson_tracker_for
+from curriculum.lessons import Lesson, TaskFilter
 from curriculum.sampler import pool_of
 from dreamgym import training
 from dreamgym.envs.dream import DreamVectorEnv
+from dreamgym.rewards.reward_function import RewardedEpisode
 from dreamgym.rl.config import UpdateConfig
 from dreamgym.training import LoopParts
 from dreamgym.training.config import LoopConfig
 from dreamgym.training.learn import learn
+from dreamgym.training.limit_config import LimitConfig
 from dreamgym.training.rollouts.groups import Rollouts
 from tests import doubles
 from tests.dreamgym.training.common import CONFIG, Recorder, fresh, updater, with_
@@ -28,12 +31,13 @@ from worldmodel.data.seed_tasks import SeedTask
 SLOW = doubles.Scripted(lambda *_: "go right")  # never ends by itself
 
 
-def loop(config, *, tasks=None, policy=SLOW, stages=None, limit=9, **parts):
+def loop(config, *, tasks=None, policy=SLOW, stages=None, limit=9, curve=(), **parts):
     tasks = doubles.tasks("train")[:8] if tasks is None else tasks
     envs, recorder = DreamVectorEnv(doubles.RuleModel(), 4, max_steps=limit), Recorder()
     start = fresh(tasks, config)._replace(
         lessons=lesson_tracker_for(config.curriculum) if stages is None else stages,
         pool=pool_of(tasks, config.curriculum),
+        curve=list(curve),
     )
     end = training.train(
         policy,
@@ -128,6 +132,47 @@ def test_a_stage_weighs_the_parts_of_rewards(update_calls):
     assert update_calls.examples[-1][0].columns["advantage"] == pytest.approx(
         (0.5 * 2 + 1.0 + 1.0) / 2
     )
+
+
+@pytest.mark.usefixtures("update_calls")
+def test_the_recorder_sees_lessons_limits_and_remedies_in_the_rewards():
+    """Two updates: their rewards have the factors that were in force, and the costs."""
+    lesson = Lesson(
+        name="only", task_mixture=(TaskFilter(share=1.0),), rewards={"dream": 3.0}
+    )
+    limits = (
+        LimitConfig(name="right", limit=0.0, pattern="^go right$", initial_weight=0.5),
+        LimitConfig(name="wait", limit=0.0, pattern="^wait$", initial_weight=0.5),
+    )
+    config = with_(updates=2, tasks_per_update=1, limits=limits)
+    task = doubles.task(0, 1, 3)
+    end, recorder, _ = loop(
+        config,
+        tasks=[task],
+        policy=doubles.Scripted(doubles.expert_rule),
+        stages=LessonTracker([lesson], LessonConfig()),
+        score=lambda episodes, *_: [
+            RewardedEpisode(
+                tuple(t.rewards | {"judge": 0.5} for t in e.transitions), (), None
+            )
+            for e in episodes
+        ],
+        curve=[{"dense_weight": 0.25, "rollouts": 2.0, "unscored_rollouts": 0.0}],
+    )
+    weight = end.curve[1]["limit_weight/right"]
+    assert weight == pytest.approx(0.5 + 0.1)  # each rollout goes right once
+    for rewarded, right in zip(recorder.rewarded, (0.5, weight), strict=True):
+        for t in rewarded:
+            first, last = t.episode.transitions
+            # A quarter of what the judge pays, and three times what the dream does.
+            assert first.rewards == {
+                "dream": 0.0,
+                "judge": 0.125,
+                "limit/right": -right,
+            }
+            assert first.costs == {"right": 1.0}
+            assert last.rewards == {"dream": 3.0, "judge": 0.125}
+            assert last.costs == {}
 
 
 class Trial:
