@@ -190,8 +190,9 @@ class TurnBatch:
 
         A reward is the weighted sum of its components; the current lesson multiplies
         them by their names, and the `limit_weights`, which are the multipliers of the
-        limits, take from it what the step costs. Where the KL penalty is part of the reward, the turn's log ratio to
-        the reference is subtracted, from rewards that are divided by their scale.
+        limits, take from it what the step costs. Where the KL penalty is part of the
+        reward, the turn's log ratio to the reference is subtracted, from rewards that
+        are divided by their scale.
 
         Args:
           scaled: whether rewards are divided by a scale (`TurnGrid.return_scale`). It
