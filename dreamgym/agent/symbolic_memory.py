@@ -7,6 +7,7 @@ is the semantic memory of language agents (arXiv:2309.02427) for a single episod
 """
 
 import itertools
+import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -16,6 +17,8 @@ from worldmodel.data.records import State
 from worldmodel.text import prompts
 from worldmodel.text.references import AnyTokenizer
 from worldmodel.text.tools.tool_calls import RESULT, read_action, write_call
+
+_ERROR = f"{RESULT}error:"
 
 
 class ToolCount(NamedTuple):
@@ -32,8 +35,8 @@ class ToolCount(NamedTuple):
 class SymbolicMemory(NamedTuple):
     """The table of an episode so far.
 
-    `facts` are lines of past states that no line of the state stands for, the one seen
-    last at the end; `tools` come in the order of their last use.
+    `facts` are lines of past states that no line of the state stands for, but no errors
+    of tools, the one seen last at the end; `tools` come in the order of their last use.
     """
 
     facts: tuple[str, ...]
@@ -78,15 +81,17 @@ def _failures(action: str, count: int, before: State, after: State) -> list[bool
     """
     results = [line for line in after if line.startswith(RESULT)]
     if len(read_action(action).calls) == len(results) == count:
-        return [line.startswith(f"{RESULT}error:") for line in results]
+        return [line.startswith(_ERROR) for line in results]
     return [error_only_change(before, after)] * count
 
 
 def _facts(state: State, action: str | None) -> dict[str, str]:
-    """Return the lines of a state by name.
+    """Return the lines of a state by name; `action` led to it, None at the start.
 
-    The name of a line is its first word. What a tool has answered is named by its call:
-    the next answer of another one does not stand for it. An error is no fact of a call.
+    The name of a line is its first word. What a tool has answered is named by its call,
+    in whatever order its arguments are written: the next answer of another call does
+    not stand for it. An error is no fact, and a result before the first action answers
+    nothing (`result ready`).
     """
     calls = [] if action is None else list(read_action(action).calls)
     results = [line for line in state if line.startswith(RESULT)]
@@ -94,11 +99,13 @@ def _facts(state: State, action: str | None) -> dict[str, str]:
     out = {}
     for line in state:
         name, fact = first_word(line), line
-        if named and line.startswith(RESULT):
-            call = calls.pop(0)
-            if not line.startswith(f"{RESULT}error:"):
-                name = write_call(call.tool, call.arguments)
-                fact = f"{name} {line}"
+        if line.startswith(RESULT):
+            call = calls.pop(0) if calls and named else None
+            if action is None or line.startswith(_ERROR):
+                continue
+            if call is not None:
+                name = f"{call.tool} {json.dumps(call.arguments, sort_keys=True)}"
+                fact = f"{write_call(call.tool, call.arguments)} {line}"
         out[name] = fact
     return out
 

@@ -64,13 +64,38 @@ def test_what_a_tool_has_answered_is_a_fact_of_its_call():
     table = symbolic_memory([get, 'put {"key": "b"}\nput {"key": "c"}'], states, last)
     assert table.facts == (f"{get} result leo is 2",)
     assert table.tools == (ToolCount("get", 1, 0), ToolCount("put", 2, 1))
-    # Of calls that failed, nothing is known but that.
+    # Of calls that failed, nothing is a fact: the counts say that they did.
     failed = ("shop open", "result error: no leo")
     table = symbolic_memory([get, get], [states[0], failed], ("shop open",))
-    assert table.facts == ("result error: no leo",)
+    assert table.facts == ()
+    assert table.tools == (ToolCount("get", 2, 1),)
     # The same call again stands for its earlier answer.
     again = symbolic_memory([get, get], states, ("shop open", "result leo is 3"))
     assert again.facts == ()
+
+
+def test_a_call_is_the_same_in_any_order_of_its_arguments():
+    old, new = (
+        'get {"a": 1, "b": {"x": 1, "y": 2}}',
+        'get {"b": {"y": 2, "x": 1}, "a": 1}',
+    )
+    states = [("result ready",), ("result old",), ("result new",)]
+    table = symbolic_memory([old, new, 'put {"c": 1}'], states, ("result stored",))
+    assert table.facts == (f"{new} result new",)  # as it was written
+
+
+def test_what_answers_nothing_is_no_fact():
+    calls = ['get {"q": 1}', 'get {"q": 2}\nget {"q": 3}', 'get {"q": 4}']
+    states = [
+        ("result ready",),
+        ("result one",),
+        ("result two", "result error: no three"),
+    ]
+    table = symbolic_memory(calls, states, ("result four",))
+    assert table.facts == ('get {"q": 1} result one', 'get {"q": 2} result two')
+    # What an answer is told is one, as long as no other one stands for it.
+    replies = symbolic_memory(["Paris", "Bonn"], [states[0], ("result no",)], ())
+    assert replies.facts == ("result no",)
 
 
 STATIONS = ("north", "south")
