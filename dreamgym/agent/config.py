@@ -49,7 +49,8 @@ class PolicyConfig:
     """Tokens of an action, at most; more where won episodes have longer ones."""
     actions: str = "text"
     """What it may write as an action: any "text", or as "json" only calls of tools that
-    the train tasks list, with arguments that fit their schemas, and answers."""
+    the train tasks list, with arguments that fit their schemas, and answers. Each task
+    must list its tools then; one that needs none lists none."""
     admissible_actions: int = 0
     """Actions of the environment's list for the present state (`valid_actions`) that
     the policy reads, at most, in the environment's order; 0 reads none. Without effect

@@ -1,7 +1,7 @@
 """Models and policies of a run by name."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dreamgym.agent.config import PolicyConfig
@@ -14,7 +14,7 @@ from dreamgym.run.directory import Run, RunError
 from worldmodel.backbone.mesh import shard
 from worldmodel.backbone.model import Model, create
 from worldmodel.backbone.weights import check_model_directory, load_model, save_model
-from worldmodel.data.records import Episode, iter_episodes
+from worldmodel.data.records import Episode, Task, iter_episodes
 from worldmodel.experience.examples import train_tokenizer
 from worldmodel.fitting import supervised
 from worldmodel.fitting.batches import Example
@@ -22,7 +22,7 @@ from worldmodel.fitting.config import FitConfig
 from worldmodel.memory import Encoder, EpisodicMemory, Hidden
 from worldmodel.memory.encoders import Lexical
 from worldmodel.text.tokenizer import TextTokenizer
-from worldmodel.text.tools.tool_schemas import tool_schemas
+from worldmodel.text.tools.tool_schemas import ToolSchema, tool_schemas
 
 
 def check_model(name: str) -> None:
@@ -140,19 +140,44 @@ def _strict_actions(run: Run, tokenizer: TextTokenizer) -> StrictActions | None:
     """Return the strict actions of a run, or None where it writes free text.
 
     Raises:
-      RunError: strict actions are asked for, and no task lists tools.
+      RunError: strict actions are asked for, and tasks list no tools.
     """
     if run.config.policy.actions == "text":
         return None
-    path, tools = run.path("episodes.jsonl"), {}
-    for episode in iter_episodes(path):
-        tools |= tool_schemas(episode.task) or {}
+    path = run.path("episodes.jsonl")
+    tasks = (episode.task for episode in iter_episodes(path))
+    return strict_actions(tokenizer, tools_to_call(tasks, str(path)))
+
+
+def tools_to_call(tasks: Iterable[Task], place: str) -> dict[str, ToolSchema]:
+    """Return the tools that strict actions may call, by name: those of all tasks.
+
+    `place` is where the tasks are, for the message.
+
+    Raises:
+      RunError: a task does not list its tools, and would be played with actions that it
+        does not read; or no task has any.
+    """
+    tools, by_id, without = {}, {task.id: task for task in tasks}, []
+    for task in by_id.values():
+        schemas = tool_schemas(task)
+        if schemas is None:
+            without.append(task.id)
+        tools |= schemas or {}
+    if without:
+        raise RunError(
+            f"{place}: policy.actions = json writes calls of tools and answers alone: "
+            "expected tasks that list their tools in options['tools'], as those of a "
+            f"ToolEnv do, and {len(without)} of {len(by_id)} do not, such as "
+            f"{without[0]!r}; take policy.actions = text, or leave these tasks out. A "
+            "task that needs an answer and no tool lists none: []"
+        )
     if not tools:
         raise RunError(
-            f"{path}: policy.actions = json needs tasks that list their tools in "
-            "options['tools'], as those of a ToolEnv do; no task does"
+            f"{place}: policy.actions = json needs tasks that list their tools in "
+            "options['tools'], as those of a ToolEnv do; all lists are empty"
         )
-    return strict_actions(tokenizer, tools)
+    return tools
 
 
 def fit_model(

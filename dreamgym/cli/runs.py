@@ -225,6 +225,7 @@ def _run_stages(args: argparse.Namespace) -> None:
     from dreamgym.commands.inspection import report as run_report
     from dreamgym.commands.quickstart import (
         check_preferences,
+        check_tools,
         quickstart,
         stage_names,
         warn_of_tool_settings,
@@ -255,6 +256,7 @@ def _run_stages(args: argparse.Namespace) -> None:
     if root is None:
         root = _default_directory(config, getattr(args, "control", None))
     directory = root.absolute()  # an environment may change the working directory
+    check_tools(directory, config)
     if args.command in STAGES.commands():
         if args.command != "collect":  # which asks nobody
             check_server(config)

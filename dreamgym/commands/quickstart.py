@@ -9,6 +9,8 @@ from dreamgym.agent.shield import shield_for
 from dreamgym.build import chat as run_chat
 from dreamgym.build.budget import check_budget, check_recorded
 from dreamgym.build.episodes import demonstrations, read, won_solutions
+from dreamgym.build.models import tools_to_call
+from dreamgym.build.real.environments import first_tasks
 from dreamgym.build.real.step_limit import with_step_limit
 from dreamgym.commands import results as run_results
 from dreamgym.commands.estimate import recorded_transitions
@@ -24,7 +26,11 @@ from dreamgym.run.stage import Stage
 from dreamgym.stages.table import STAGES, is_in_run
 from dreamgym.training.config import LoopConfig
 from worldmodel.backbone.mesh import MeshConfig, make_meshes
+from worldmodel.data.records import iter_episodes
 from worldmodel.text.tools.tool_calls import expected_calls
+
+CHECKED_FAMILIES = 8
+"""Families of tasks of which one is begun to see whether it lists tools, at most."""
 
 
 def stage_names(
@@ -53,6 +59,25 @@ def check_run_budget(root: Path, config: RunConfig) -> None:
         check_budget(config.budget, steps, config.env.id)
     else:
         check_recorded(config.budget, collected)
+
+
+def check_tools(root: Path, config: RunConfig) -> None:
+    """Check that tasks list their tools where nothing but calls and answers is written.
+
+    This is before the directory of a run is made, by recorded tasks and by some of the
+    environment, which take no real step.
+
+    Raises:
+      RunError: one lists none (tools_to_call).
+    """
+    if config.policy.actions != "json" or (root / "manifest.json").is_file():
+        return
+    if path := config.data.episodes:
+        tools_to_call((e.task for e in iter_episodes(path)), path)
+    if name := config.env.id:
+        # Tasks that cannot be begun are collection's to report.
+        if tasks := first_tasks(config.env, CHECKED_FAMILIES):
+            tools_to_call(tasks, f"environment {name!r}")
 
 
 def print_division(run: Run, *, fine_tune: bool) -> None:
@@ -162,6 +187,7 @@ def quickstart(
     check_preferences(config)
     shield_for(config.policy.shield)  # a wrong name must not cost real steps
     check_run_budget(Path(run_dir), config)
+    check_tools(Path(run_dir), config)
     tune_process()
     learning, rollouts = make_meshes(mesh, rollout_mesh)
     with Run(run_dir, config, learning, track, rollouts) as run:
@@ -172,6 +198,8 @@ def quickstart(
             if not numbers.get("successes", 1):
                 _check_without_wins(run)
             warn_of_tool_settings(run)
+            if config.policy.actions == "json":
+                tools_to_call((e.task for e in read(run)[0]), str(run.root))
 
         if config.budget.real_steps and not run.done("collect"):
             print_division(run, fine_tune=fine_tune)

@@ -26,6 +26,8 @@ from worldmodel.data.records import Task, read_episodes, write_episodes
 
 NO_ENV = "skipped: no environment (give --env to run the real stages)"
 
+FIRST_TASKS = 256
+"""Train tasks whose families `first_tasks` looks at."""
 TEST_SEED = 7
 """Added to the run's seed where test tasks are played: the same for all policies."""
 
@@ -50,6 +52,23 @@ def open_env(run: Run) -> Iterator[gymnasium.Env | None]:
         return
     with contextlib.closing(make_env(run)) as env:
         yield env
+
+
+def first_tasks(config: EnvConfig, families: int) -> list[Task]:
+    """Return the first train task of each family as the environment completes it.
+
+    At most so many `families`. Tasks that cannot be begun are left out: those who play
+    them say so. No real step is taken.
+    """
+    opened, first = restarting.open_env(config.id, make=instance_maker(config)), {}
+    with contextlib.closing(opened) as env:
+        for task in base.tasks_of(env, config.id, "train", FIRST_TASKS):
+            first.setdefault(task.family, task)
+        begun = [
+            base.guarded(env, lambda task=task: base.begin(env, task)[0])
+            for task in list(first.values())[:families]
+        ]
+    return [x for x in begun if isinstance(x, Task)]
 
 
 def real_envs(
