@@ -224,8 +224,7 @@ def _run_stages(args: argparse.Namespace) -> None:
     from dreamgym.commands import results as run_results
     from dreamgym.commands.inspection import report as run_report
     from dreamgym.commands.quickstart import (
-        check_preferences,
-        check_tools,
+        check_inputs,
         quickstart,
         stage_names,
         warn_of_tool_settings,
@@ -250,13 +249,12 @@ def _run_stages(args: argparse.Namespace) -> None:
     others = [] if source is None else [source]
     config = settings_of(args, source)
     _check_devices(args, config, mesh, rollout_mesh)
-    check_preferences(config)
     wait_for_all("settings")  # before any process makes the run directory
     root = args.run_dir
     if root is None:
         root = _default_directory(config, getattr(args, "control", None))
     directory = root.absolute()  # an environment may change the working directory
-    check_tools(directory, config)
+    check_inputs(directory, config)
     if args.command in STAGES.commands():
         if args.command != "collect":  # which asks nobody
             check_server(config)

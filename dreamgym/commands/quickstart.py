@@ -61,6 +61,19 @@ def check_run_budget(root: Path, config: RunConfig) -> None:
         check_recorded(config.budget, collected)
 
 
+def check_inputs(root: Path, config: RunConfig) -> None:
+    """Check the pairs and tasks of a run before anything is collected.
+
+    Raises:
+      RecordError: a file of pairs is missing or bad; the message names file and line.
+      RunError: strict actions are asked for, and tasks list no tools (check_tools).
+    """
+    for file in (config.dpo.file, config.reward_model.preferences):
+        if file:
+            read_preferences(file)
+    check_tools(root, config)
+
+
 def check_tools(root: Path, config: RunConfig) -> None:
     """Check that tasks list their tools where nothing but calls and answers is written.
 
@@ -92,17 +105,6 @@ def print_division(run: Run, *, fine_tune: bool) -> None:
         print(line, file=sys.stderr)
     if not fine_tune and not real_training:
         print("  (the part of fine-tuning waits for a later call)", file=sys.stderr)
-
-
-def check_preferences(config: RunConfig) -> None:
-    """Read the files of pairs that the settings name, before anything is collected.
-
-    Raises:
-      RecordError: a file is missing or bad; the message names file and line.
-    """
-    for file in (config.dpo.file, config.reward_model.preferences):
-        if file:
-            read_preferences(file)
 
 
 def _check_without_wins(run: Run) -> None:
@@ -184,10 +186,9 @@ def quickstart(
       ValueError: there is no such shield as the settings name.
     """
     run_chat.check_server(config)
-    check_preferences(config)
+    check_inputs(Path(run_dir), config)
     shield_for(config.policy.shield)  # a wrong name must not cost real steps
     check_run_budget(Path(run_dir), config)
-    check_tools(Path(run_dir), config)
     tune_process()
     learning, rollouts = make_meshes(mesh, rollout_mesh)
     with Run(run_dir, config, learning, track, rollouts) as run:

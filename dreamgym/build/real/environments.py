@@ -64,11 +64,11 @@ def first_tasks(config: EnvConfig, families: int) -> list[Task]:
     with contextlib.closing(opened) as env:
         for task in base.tasks_of(env, config.id, "train", FIRST_TASKS):
             first.setdefault(task.family, task)
-        begun = [
+        results = [
             base.guarded(env, lambda task=task: base.begin(env, task)[0])
             for task in list(first.values())[:families]
         ]
-    return [x for x in begun if isinstance(x, Task)]
+    return [x for x in results if isinstance(x, Task)]
 
 
 def real_envs(
