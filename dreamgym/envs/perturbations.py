@@ -4,7 +4,7 @@ an environment, a kind, a rate -> the same games in other words, or two in a row
 the agent reads is changed, and what it writes is changed back, so that every plan that
 wins still wins:
   identity   nothing is changed: the same games, bit for bit
-  rename     words that name things are exchanged, consistently in an episode
+  rename     names that stand for each other are exchanged, consistently in an episode
   rephrase   the instruction is framed by other words
   order      the lines of a state stand in another order
   lost       with the rate as probability the agent reads the previous state again
@@ -15,9 +15,8 @@ What is drawn depends on the seed, the task and the step, and not on other episo
 
 import copy
 import dataclasses
-import re
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -27,6 +26,9 @@ from dreamgym.envs import base
 from dreamgym.envs.actions import as_list
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Task
+from worldmodel.text import identifiers
+from worldmodel.text.names import Groups
+from worldmodel.text.tools.tool_schemas import tool_words
 
 PERTURBATIONS = (
     "identity",
@@ -46,8 +48,6 @@ PHRASES = (
 )
 """What an instruction is framed by; no instruction of the training data is."""
 
-_WORD = re.compile(r"[^\W\d_]+")
-
 
 def games_in_a_row(kind: str) -> int:
     """Return how many games an episode has under a perturbation."""
@@ -65,11 +65,25 @@ def following(task: Task, tasks: Sequence[Task]) -> Task:
     return alike[(ids.index(task.id) + 1) % len(alike)]
 
 
+def names_of(task: Task, names: Mapping[str, Groups]) -> Groups:
+    """Return the groups of names that "rename" exchanges in the games of a task.
+
+    These are those of its family, without the words of its tools: a call has to reach
+    the tool and the argument that it names.
+    """
+    of_tools = tool_words(task)
+    groups = (
+        tuple(word for word in group if word.casefold() not in of_tools)
+        for group in names.get(task.family, ())
+    )
+    return tuple(group for group in groups if len(group) > 1)
+
+
 class PerturbedEnv(gymnasium.Wrapper):
     """An environment whose texts are perturbed.
 
-    `names` are the words that "rename" exchanges, such as those that some tasks have
-    and others do not.
+    `names` are the groups of words that stand for each other, by family: "rename"
+    exchanges the words of a group. Games of other families are as they are.
     """
 
     def __init__(
@@ -78,7 +92,7 @@ class PerturbedEnv(gymnasium.Wrapper):
         kind: str,
         *,
         rate: float = 0.1,
-        names: Sequence[str] = (),
+        names: Mapping[str, Groups] | None = None,
         seed: int = 0,
     ):
         """Raise ValueError if there is no such kind, or the rate is no probability."""
@@ -90,7 +104,7 @@ class PerturbedEnv(gymnasium.Wrapper):
         if not 0 <= rate <= 1:
             raise ValueError(f"rate must be in [0, 1], got {rate}")
         self._kind, self._rate, self._seed = kind, rate, seed
-        self._names = sorted({n for n in names if _WORD.fullmatch(n)})
+        self._names = dict(names or {})
         self._swap: dict[str, str] = {}
         self._step, self._task, self._last_observation = 0, "", ""
         self._originals: dict[str, Task] = {}
@@ -120,7 +134,7 @@ class PerturbedEnv(gymnasium.Wrapper):
         """Return the task as the agent reads it; the environment gets the original."""
         self._originals[task.id] = task
         self._task, self._step = task.id, 0
-        self._swap = self._pairs() if self._kind == "rename" else {}
+        self._swap = self._pairs(task) if self._kind == "rename" else {}
         return dataclasses.replace(task, instruction=self.instruction(task.instruction))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
@@ -192,16 +206,19 @@ class PerturbedEnv(gymnasium.Wrapper):
         number = content_seed(self._kind, self._seed, self._task, self._step)
         return np.random.default_rng(number)
 
-    def _pairs(self) -> dict[str, str]:
-        """Return words in pairs that stand for each other in this episode."""
-        order = [self._names[i] for i in self._rng().permutation(len(self._names))]
-        pairs = list(zip(order[::2], order[1::2], strict=False))
-        return dict(pairs) | {b: a for a, b in pairs}
+    def _pairs(self, task: Task) -> dict[str, str]:
+        """Return names in pairs that stand for each other in this episode."""
+        rng, swap = self._rng(), dict[str, str]()
+        for group in names_of(task, self._names):
+            order = rng.permutation(group).tolist()
+            for one, other in zip(order[::2], order[1::2], strict=False):
+                swap |= {one: other, other: one}
+        return swap
 
     def _renamed(self, text: str) -> str:
         if not self._swap:
             return text
-        return _WORD.sub(lambda match: self._swap.get(match[0], match[0]), text)
+        return identifiers.replace_words(text, lambda word: self._swap.get(word, word))
 
     def _seen(self, observation: str) -> str:
         if self._kind == "rename":

@@ -15,6 +15,8 @@ from dreamgym.evaluation.tool_report import episode_tokens
 from worldmodel.data.records import Episode, Transition
 from worldmodel.text.tools.tool_calls import expected_calls, read_action
 
+UNCHANGED = "nothing changed in any game"
+"""What is said of a perturbation that changes nothing that a policy reads."""
 PARTS = ("success", "efficiency", "robustness", "safety", "traceability")
 
 
@@ -147,25 +149,42 @@ def _robustness(results: Mapping[str, Any] | None, policy: str) -> list[CardRow]
         note = "not measured: dreamgym robustness RUN"
         none = (None, None, None, 0)
         return [CardRow("robustness", "change of success", *none, "games", note)]
-    out = []
-    for kind, row in results["kinds"].items():
-        if kind == "identity":
-            continue
-        d = row["policies"][policy]["difference"]
-        note = f"unfair: the expert loses {row['expert_losses']}"
-        out.append(
-            CardRow(
-                "robustness",
-                f"change of success: {kind}",
-                d["mean"],
-                d["low"],
-                d["high"],
-                d["episodes"],
-                "games",
-                note if row["expert_losses"] else "",
-            )
-        )
-    return out
+    kinds = results["kinds"]
+    return [
+        _change_of_success(kind, row, policy, kinds["identity"])
+        for kind, row in kinds.items()
+        if kind != "identity"
+    ]
+
+
+def _change_of_success(
+    kind: str, row: Mapping[str, Any], policy: str, identity: Mapping[str, Any]
+) -> CardRow:
+    name = f"change of success: {kind}"
+    of_policy = row["policies"].get(policy)
+    if of_policy is None:
+        note = row["note"]
+        return CardRow("robustness", name, None, None, None, 0, "games", note)
+    d = of_policy["difference"]
+    if of_policy.get("changed_games") == 0:
+        count = d["episodes"]
+        return CardRow("robustness", name, None, None, None, count, "games", UNCHANGED)
+    more = losses_beyond(row, identity)
+    note = f"unfair: the expert loses {more} more" if more else ""
+    values = (d["mean"], d["low"], d["high"], d["episodes"])
+    return CardRow("robustness", name, *values, "games", note)
+
+
+def losses_beyond(row: Mapping[str, Any], identity: Mapping[str, Any]) -> int:
+    """Return how many more games the expert loses under a kind than as they are.
+
+    An expert may lose without a perturbation, as a bot does that knows no plan, or
+    where the environment draws lots. Files of earlier versions have no losses of the
+    same games as they are; those of the `identity` take their place.
+    """
+    lost = row["expert_losses"]
+    before = row.get("expert_losses_unperturbed", identity["expert_losses"])
+    return 0 if lost is None or before is None else max(lost - before, 0)
 
 
 def card_lines(policy: str, rows: Sequence[CardRow]) -> list[str]:

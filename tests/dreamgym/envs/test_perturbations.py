@@ -6,11 +6,22 @@ import pytest
 
 from dreamgym.agent import floors
 from dreamgym.envs import base
-from dreamgym.envs.perturbations import PERTURBATIONS, PerturbedEnv, following
+from dreamgym.envs.perturbations import (
+    PERTURBATIONS,
+    PerturbedEnv,
+    following,
+    names_of,
+)
 from tests import corridor, doubles
 from tests.strangers.tools import Calendar, Store
 
-NAMES = ("coin", "goal", "at", "end", "ada", "bob", "eve", "kim", "mon", "tue", "left")
+PEOPLE, PLACES = ("ada", "bob", "eve", "kim"), ("coin", "goal", "at", "end", "left")
+NAMES = {
+    "short": (PLACES,),
+    "long": (PLACES,),
+    "store": (PEOPLE,),
+    "calendar": (PEOPLE, ("mon", "tue")),
+}
 
 
 def games(make, kind, rate=0.5, count=6):
@@ -62,7 +73,8 @@ def test_every_other_kind_changes_what_is_read(kind):
 
 def test_a_renaming_is_consistent_and_is_undone_in_actions():
     task = doubles.task(0, 1, 2)
-    env = PerturbedEnv(doubles.Corridor(), "rename", names=("coin", "left"), seed=0)
+    names = {"short": (("coin", "left"),)}
+    env = PerturbedEnv(doubles.Corridor(), "rename", names=names, seed=0)
     changed = env.perturbed(task)
     assert changed.instruction == "take the left"
     _, state = base.begin(env, changed)
@@ -71,6 +83,38 @@ def test_a_renaming_is_consistent_and_is_undone_in_actions():
     assert env.expert() == ["go right", "take left"]
     base.take(env, "go right")
     assert base.take(env, "take left").success
+
+
+def test_names_are_exchanged_within_their_group():
+    groups = (("a", "b", "c", "d"), ("north", "south"), ("alone",))
+    task = dataclasses.replace(doubles.task(0, 1, 2), instruction="a b c d north alone")
+    names = {"short": groups}
+    for seed in range(9):
+        env = PerturbedEnv(doubles.Corridor(), "rename", names=names, seed=seed)
+        *letters, way, last = env.perturbed(task).instruction.split()
+        assert sorted(letters) == ["a", "b", "c", "d"]
+        assert all(one != other for one, other in zip(letters, "abcd", strict=True))
+        assert (way, last) == ("south", "alone")
+        other = env.perturbed(dataclasses.replace(task, family="long"))
+        assert other.instruction == task.instruction  # it has no such names
+
+
+def test_no_word_of_a_tool_is_exchanged():
+    words = ("ada", "bob", "cancel", "Book", "day", "who", "meeting", "string", "free")
+    names = {"calendar": (words,)}
+    assert names_of(Calendar().tasks("test")[0], names) == (words,)  # not begun yet
+    tasks = base.begin_all(Calendar(), Calendar().tasks("test")[:20])
+    assert names_of(tasks[0], names) == (("ada", "bob"),)
+    env, exchanged = PerturbedEnv(Calendar(), "rename", names=names), 0
+    for task in tasks:
+        changed = env.perturbed(task)
+        swap = {"ada": "bob", "bob": "ada"}
+        words = [swap.get(word, word) for word in task.instruction.split(" ")]
+        assert changed.instruction == " ".join(words)
+        exchanged += changed.instruction != task.instruction
+        base.begin(env, changed)
+        assert [call.split()[0] for call in env.expert()] == ["cancel", "book"]
+    assert exchanged
 
 
 def test_lines_are_shuffled_and_none_is_lost():

@@ -11,10 +11,12 @@ integer, because a function that takes an integer would not take it.
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from worldmodel.data.records import Task
+from worldmodel.text import identifiers
 from worldmodel.text.tools.tool_calls import Call, expected_calls
 
 TYPES: dict[str, tuple[type, ...]] = {
@@ -34,6 +36,8 @@ _CUSTOM = {
     "required": ["input"],
 }
 """The arguments of a tool of type `custom` in OpenAI's API, which is given one text."""
+_JOINT = re.compile(r"_+|(?<=[a-z0-9])(?=[A-Z])")
+"""Where the parts of a name such as `create_crate` or `createCrate` meet."""
 
 
 class ToolSchema(NamedTuple):
@@ -78,6 +82,18 @@ def tool_schemas(task: Task) -> dict[str, ToolSchema] | None:
         raise ValueError(f"{place} must be a list, got {type(rows).__name__}")
     schemas = [_tool_schema(row, f"{place}[{i}]") for i, row in enumerate(rows)]
     return {schema.name: schema for schema in schemas}
+
+
+def tool_words(task: Task) -> frozenset[str]:
+    """Return the words of a task's tools in lower case, and the parts of their names.
+
+    These are all words of `options["tools"]`: names, arguments and descriptions. A name
+    `create_crate` has the parts `create` and `crate`.
+    """
+    text = json.dumps(task.options.get("tools", ()), ensure_ascii=False, default=str)
+    words = identifiers.words(text)
+    parts = (part for word in words for part in _JOINT.split(word))
+    return frozenset(word.casefold() for word in (*words, *parts))
 
 
 def complete_options(task: Task, info: Mapping[str, Any]) -> dict[str, Any]:

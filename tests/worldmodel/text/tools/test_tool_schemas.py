@@ -4,7 +4,12 @@ import pytest
 
 from worldmodel.data.records import Task
 from worldmodel.text.tools.tool_calls import Call
-from worldmodel.text.tools.tool_schemas import call_error, tool_schemas, value_fits
+from worldmodel.text.tools.tool_schemas import (
+    call_error,
+    tool_schemas,
+    tool_words,
+    value_fits,
+)
 
 WEATHER = {
     "type": "function",
@@ -121,3 +126,11 @@ def test_values_and_their_schemas(schema, good, bad):
     assert [value_fits(v, schema) for v in [*good, *bad]] == [True] * len(good) + [
         False
     ] * len(bad)
+
+
+def test_the_words_of_tools_by_hand():
+    tool = {"name": "read_crateOf", "description": "Return its Age", "parameters": {}}
+    task = Task(id="t", instruction="of two hangars", options={"tools": [tool]})
+    assert {"read_crateof", "read", "crate", "of", "return", "age"} <= tool_words(task)
+    assert "two" not in tool_words(task)
+    assert tool_words(Task(id="t", instruction="read")) == frozenset()
