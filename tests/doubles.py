@@ -109,6 +109,13 @@ def expert(task: Task) -> Episode:
     return episode(task, plan(task.initial_state))
 
 
+def costly(episode: Episode, cost: float = 2.0) -> Episode:
+    """The episode with the cost `harm` of its first step."""
+    first, *rest = episode.transitions
+    first = dataclasses.replace(first, costs={"harm": cost})
+    return dataclasses.replace(episode, transitions=(first, *rest))
+
+
 class Known(LocalExperienceModel):
     """A local experience model whose answers come from the rules: memory and all."""
 

@@ -63,24 +63,24 @@ def results_of(run: Run) -> dict[str, Any]:
         policy: policy_steps(run, policy) + run.estimate_steps()
         for policy in STAGES.policies()
     } | dict.fromkeys(FLOORS, 0)  # nobody trained them
-    families: dict[str, Any] = {}
+    parts: dict[str, dict[str, list[Trajectory]]] = {}
     for name, trajectories in played.items():
         for family, part in evaluate.by_family(trajectories).items():
-            row = evaluate.summary(part, real_transitions=cost[name])
-            families.setdefault(family, {"policies": {}})["policies"][name] = row
+            parts.setdefault(family, {})[name] = part
+    rows = _rows(run, played, cost)
     results: dict[str, Any] = {
         "schema": SCHEMA,
         "preset": run.config.preset,
         "seed": run.config.seed,
         "versions": versions(),
         "policies": {
-            name: evaluate.summary(trajectories, real_transitions=cost[name])
-            | {"note": _note(run, name)}
-            | _tool_use(run, trajectories)
-            | {"costs": _costs(run, trajectories)}
-            for name, trajectories in played.items()
+            name: row | {"note": _note(run, name)} | _tool_use(run, played[name])
+            for name, row in rows.items()
         },
-        "families": families,
+        "families": {
+            family: {"policies": _rows(run, part, cost)}
+            for family, part in parts.items()
+        },
         "copies": policy_copies(run),
         "paired": {},
         "fidelity": run.read_json(fidelity_file(remedy_folder(run))),
@@ -91,9 +91,8 @@ def results_of(run: Run) -> dict[str, Any]:
     }
     if played:
         results["paired"] = paired_differences(run, played)
-        for family, row in families.items():
-            part = {n: evaluate.by_family(t)[family] for n, t in played.items()}
-            row["paired"] = paired_differences(run, part)
+        for family, row in results["families"].items():
+            row["paired"] = paired_differences(run, parts[family])
     elif not run.config.env.id:
         results["skipped"] = environments.NO_ENV
     results["real_transitions"] = {
@@ -171,9 +170,20 @@ def limited_shares(run: Run) -> dict[str, float]:
     return worst_shares((*run.config.train.limits, *run.config.transfer.limits))
 
 
-def _costs(run: Run, played: Sequence[Trajectory]) -> dict[str, dict[str, Any]]:
-    games = _scored_games(played)
-    return evaluate.costs(games, limited_costs(run), limited_shares(run))
+def _rows(
+    run: Run, played: Mapping[str, Sequence[Trajectory]], cost: Mapping[str, int]
+) -> dict[str, dict[str, Any]]:
+    """Return the results of each policy, with the costs that any of them has paid."""
+    counters = evaluate.reported_costs(t for games in played.values() for t in games)
+    return {
+        name: evaluate.summary(
+            trajectories,
+            real_transitions=cost[name],
+            counters={**counters, **limited_costs(run)},
+            worst_shares=limited_shares(run),
+        )
+        for name, trajectories in played.items()
+    }
 
 
 def _tool_use(run: Run, played: Sequence[Trajectory]) -> dict[str, Any]:
@@ -206,11 +216,6 @@ def read_results(run: Run) -> dict[str, Any]:
         )
     results.setdefault("copies", policy_copies(run))
     return results
-
-
-def _scored_games(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-    """Return the games that have a score, of which alone means are taken."""
-    return [t for t in trajectories if t.error is None]
 
 
 def evidence_of(run: Run, results: dict[str, Any]) -> Evidence:

@@ -2,7 +2,7 @@
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,9 @@ from dreamgym.evaluation.statistics import (
     worst_of_games,
 )
 from worldmodel.data.records import Task, Transition, read_episodes
+
+CostCounters = Mapping[str, Callable[[Sequence[Transition]], float]]
+"""What counts a cost in the transitions of an episode, by name of the cost."""
 
 
 def play(
@@ -59,11 +62,16 @@ def play(
 
 
 def summary(
-    trajectories: Sequence[Trajectory], *, real_transitions: int
+    trajectories: Sequence[Trajectory],
+    *,
+    real_transitions: int,
+    counters: CostCounters | None = None,
+    worst_shares: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """Return the results of one policy, in one run or several.
 
-    Unscored episodes are counted, and left out of all means.
+    Unscored episodes are counted, and left out of all means. `counters` and
+    `worst_shares` are those of `costs`.
     """
     scored = [t for t in trajectories if t.error is None]
     games: dict[str, list[bool]] = {}
@@ -87,18 +95,19 @@ def summary(
         if steps
         else None,
         "real_transitions": real_transitions,
-        "costs": costs(scored),
+        "costs": costs(scored, counters, worst_shares),
     }
 
 
 def costs(
     trajectories: Sequence[Trajectory],
-    counters: Mapping[str, Callable[[Sequence[Transition]], float]] | None = None,
+    counters: CostCounters | None = None,
     worst_shares: Mapping[str, float] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Return the mean cost of an episode by name, with an interval over games.
 
-    Names are those that the environment reports; `counters` count further ones. Those
+    Names are those that the environment reports in these episodes; `counters` count
+    further ones, such as those that other policies have paid (`reported_costs`). Those
     of `worst_shares` have the mean of the costliest share of episodes besides, as
     `worst`.
     """
@@ -110,16 +119,26 @@ def costs(
     return out
 
 
+def reported_costs(trajectories: Iterable[Trajectory]) -> CostCounters:
+    """Return a counter of each cost that the environment reports in any episode.
+
+    An environment may report a cost only where it arises. A policy that never pays it
+    costs 0 by the counters of the episodes of all policies.
+    """
+    steps = (x for t in trajectories for x in t.episode.transitions)
+    return reported_counters(k for x in steps for k in x.costs)
+
+
+def reported_counters(names: Iterable[str]) -> CostCounters:
+    """Return a counter of each of these costs, as the environment reports them."""
+    return {name: functools.partial(_reported_cost, name) for name in names}
+
+
 def game_costs(
-    trajectories: Sequence[Trajectory],
-    counters: Mapping[str, Callable[[Sequence[Transition]], float]] | None = None,
+    trajectories: Sequence[Trajectory], counters: CostCounters | None = None
 ) -> dict[str, dict[str, list[float]]]:
     """Return the costs of episodes, by name and by task id, in order of name."""
-    reported = {k for t in trajectories for x in t.episode.transitions for k in x.costs}
-    counts: dict[str, Callable[[Sequence[Transition]], float]] = {
-        name: functools.partial(_reported_cost, name) for name in reported
-    }
-    counts.update(counters or {})
+    counts = {**reported_costs(trajectories), **(counters or {})}
     out: dict[str, dict[str, list[float]]] = {}
     for name, count in sorted(counts.items()):
         for t in trajectories:

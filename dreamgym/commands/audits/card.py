@@ -32,20 +32,22 @@ def cards(run: Run) -> dict[str, list[CardRow]]:
     if run.path(ROBUSTNESS).is_file():
         robust = run.read_json(ROBUSTNESS)
     count_tokens, out = token_counter(run), {}
-    for name in names:
+    played = {n: evaluate.trajectories(run.path(f"test/{n}.jsonl")) for n in names}
+    reported = evaluate.reported_costs(t for games in played.values() for t in games)
+    for name, trajectories in played.items():
         # Those of its rounds, where it was fine-tuned in several.
         curves = [run.path(f"curves/{name}.jsonl")]
         curves += sorted(run.path(f"curves/{name}").glob("round-*.jsonl"))
         rows = [row for c in curves if c.is_file() for row in read_json_rows(c)]
         out[name] = card(
-            evaluate.trajectories(run.path(f"test/{name}.jsonl")),
+            trajectories,
             count_tokens=count_tokens,
             robustness=robust,
             policy=name,
             # A fit's rows count no rollouts: it has none to keep.
             updates=sum("rollouts" in row for row in rows),
             kept_updates=len(list(run.path(f"rollouts/{name}").glob("**/*.jsonl"))),
-            counters=limited_costs(run),
+            counters={**reported, **limited_costs(run)},
             worst_shares=limited_shares(run),
         )
     content = {name: [row._asdict() for row in rows] for name, rows in out.items()}

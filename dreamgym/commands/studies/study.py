@@ -204,8 +204,11 @@ def _game_sums(
     """Return the sum and count of a column's cost or measure, by task id."""
     if column.kind == study_table.COST:
         scored = [t for t in played if t.error is None]
-        costs = evaluate.game_costs(scored, limited_costs(run)).get(column.name or "")
-        return {game: (sum(x), float(len(x))) for game, x in (costs or {}).items()}
+        name = str(column.name)
+        # Of each game, also where no policy of this cell pays it.
+        counters = {**evaluate.reported_counters([name]), **limited_costs(run)}
+        costs = evaluate.game_costs(scored, counters)[name] if scored else {}
+        return {game: (sum(x), float(len(x))) for game, x in costs.items()}
     match = run.config.train.reward.tools.match
     rates = game_rates(played, match=match).get(column.name or "", {})
     return {

@@ -145,8 +145,8 @@ def table(
 ) -> str:
     """Return Markdown: the rows of the study, then differences between `pairs` of them.
 
-    A column without a value in any finished cell is named below the table: its path may
-    be wrong.
+    A column without a value in any finished cell is named below the table, and so is a
+    cost that no policy there pays: its path may be wrong.
     """
     head = [*axes, "seeds", *columns]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
@@ -159,12 +159,27 @@ def table(
             _cell(row, name, path) for row in rows
         ):
             lines.append(f"column {name!r}: no finished cell has a value at {path!r}")
+        elif _is_never_paid(rows, path):
+            lines.append(
+                f"column {name!r}: every game of the finished cells has 0 at {path!r}"
+            )
     for row, other in pairs:
         differences = list(_differences(row, other, columns))
         if differences:
             names = f"{' '.join(row.labels)} minus {' '.join(other.labels)}"
             lines += ["", f"{names}, same seeds, same games:", *differences]
     return "\n".join(lines)
+
+
+def _is_never_paid(rows: Sequence[Row], path: str) -> bool:
+    """Return whether a column is a cost that is 0 in every game of every cell."""
+    column = GameColumn.of(path)
+    if column is None or column.kind != COST:
+        return False
+    cells = [cell for row in rows for cell in row.finished]
+    games = [column.games(c, p) for c in cells for p in column.policies]
+    sums = [total for played in games for total, _ in played.values()]
+    return bool(sums) and not any(sums)
 
 
 def front_text(

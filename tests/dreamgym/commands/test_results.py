@@ -121,10 +121,7 @@ def test_costs_are_those_of_scored_games(tmp_path):
     run.write_json("fidelity.json", fidelity.score(doubles.RuleModel(), dev, limit=9))
     games = []
     for i, task in enumerate(doubles.tasks("test")[:4]):
-        game = doubles.expert(task)
-        cost = 4.0 if i < 2 else 1.0
-        first = dataclasses.replace(game.transitions[0], costs={"harm": cost})
-        game = dataclasses.replace(game, transitions=(first, *game.transitions[1:]))
+        game = doubles.costly(doubles.expert(task), 4.0 if i < 2 else 1.0)
         if i >= 2:
             game = dataclasses.replace(game, success=None, error="broke")
         games.append(game)
@@ -133,6 +130,28 @@ def test_costs_are_those_of_scored_games(tmp_path):
     row = results_of(run)["policies"]["bc"]
     assert row["success"]["unscored"] == 2
     assert row["costs"]["harm"]["mean"] == 4.0
+
+
+def test_a_policy_that_never_pays_a_cost_has_a_cost_of_0(tmp_path):
+    """Environments may report a cost only where it arises."""
+    run = Run(tmp_path, preset("tiny", {"env.id": "tests.doubles:Corridor"}))
+    dev = [doubles.expert(t) for t in doubles.tasks("dev")[:4]]
+    run.write_json("fidelity.json", fidelity.score(doubles.RuleModel(), dev, limit=9))
+    games = [doubles.expert(t) for t in doubles.tasks("test")]
+    run.path("test").mkdir()
+    write_episodes(run.path("test/dream.jsonl"), games)
+    short = [doubles.costly(g) if g.task.family == "short" else g for g in games]
+    write_episodes(run.path("test/bc.jsonl"), short)
+    content = results_of(run)
+    policies = content["policies"]
+    assert policies["dream"]["costs"]["harm"]["mean"] == 0.0
+    assert policies["dream"]["costs"]["harm"]["count"] == len(games)
+    assert policies["bc"]["costs"]["harm"]["mean"] > 0
+    families = content["families"]
+    row = families["short"]["policies"]
+    assert [row[p]["costs"]["harm"]["mean"] for p in ("bc", "dream")] == [2.0, 0.0]
+    # Nobody pays it in the games of the other family.
+    assert families["long"]["policies"]["bc"]["costs"] == {}
 
 
 @pytest.mark.parametrize(("limit", "smallest"), [(16, 513), (500, 1938)])

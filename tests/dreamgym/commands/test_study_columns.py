@@ -6,6 +6,7 @@ from dreamgym.agent import floors
 from dreamgym.commands.studies import study, study_file
 from dreamgym.config.presets import preset
 from dreamgym.envs import base
+from dreamgym.evaluation.pages import study_table
 from dreamgym.run.directory import Run
 from tests.dreamgym.commands.common import write_study
 from tests.strangers.tools import Shop
@@ -70,6 +71,32 @@ def test_a_cell_has_the_costs_and_the_tool_use_that_columns_name(tmp_path):
     # The pattern of the limit counts the call, and nothing was expected.
     assert row["cost"]["bc"] == {"call": (1.0, 1.0), "noise": (0.5, 1.0)}
     assert row.get("tools", {}).get("bc", {}).get("missed_calls", (0, 0))[1] == 0
+
+
+def test_a_policy_that_never_pays_a_cost_has_a_value_in_its_column(tmp_path):
+    text = TEXT.replace("cost/dream/call", "cost/dream/noise")
+    grid = study_file.read_study(write_study(tmp_path, text))
+    (cell,) = study_file.cells(grid)
+    needed, other = games()
+    with Run(tmp_path / "run", study_file.config_of(grid, cell)) as run:
+        run.path("test").mkdir()
+        write_episodes(run.path("test/dream.jsonl"), [needed])
+        rows = study._games(run, "test", grid)
+        # Also where no policy of the cell pays it, as it may be in every other cell.
+        assert rows[needed.task.id]["cost"] == {"dream": {"noise": (0.0, 1.0)}}
+        write_episodes(run.path("test/bc.jsonl"), [other])
+        both = study._games(run, "test", grid)
+
+    def lines(games):
+        finished = {"settings": {}, "values": {}, "games": games}
+        row = study_table.Row(("a",), 1, [finished])
+        columns = {"noise": "cost/dream/noise", "bc": "cost/bc/noise"}
+        return study_table.table(["variant"], [row], columns).splitlines()[3:]
+
+    # A cost that nobody ever pays may be one that the environment does not report.
+    text = "every game of the finished cells has 0 at 'cost/dream/noise'"
+    assert lines(rows)[0] == f"column 'noise': {text}"
+    assert [line for line in lines(both) if "'bc'" in line] == []
 
 
 def test_how_calls_are_matched_is_the_setting_of_the_cell(tmp_path):

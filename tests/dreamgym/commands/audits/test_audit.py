@@ -101,6 +101,18 @@ def test_a_card_counts_the_costs_that_a_run_limits(tmp_path):
     assert worst.low <= worst.mean <= worst.high
 
 
+def test_a_policy_that_never_pays_a_cost_has_it_on_its_card(tmp_path):
+    run = Run(tmp_path / "r", preset("tiny"))
+    safe = [t.episode for t in played(won_and_lost())]
+    write_episodes(run.path("test/s2r.jsonl"), safe)
+    write_episodes(run.path("test/bc.jsonl"), [doubles.costly(e) for e in safe])
+    means = {
+        policy: [r.mean for r in rows if r.name == "cost of a game: harm"]
+        for policy, rows in cards(run).items()
+    }
+    assert means == {"bc": [2.0], "s2r": [0.0]}
+
+
 def printed(run, *args, **options) -> str:
     out = io.StringIO()
     show_rollouts(run, Console(file=out, width=200), *args, **options)
@@ -168,6 +180,58 @@ def test_the_identity_gives_the_test_games_again(tmp_path, monkeypatch, capsys):
     assert run.path("robustness/identity-0.1/bc.jsonl").read_bytes() == games
     episodes = read_episodes(run.path("test/bc.jsonl"))
     assert len({t.action for e in episodes for t in e.transitions}) > len(TASKS)
+
+
+def test_a_kind_is_unfair_where_the_expert_loses_more_than_as_the_games_are():
+    policies = {
+        "bc": {
+            "success": {"mean": 0.5},
+            "difference": {"mean": -0.1, "low": -0.2, "high": 0.0, "episodes": 50},
+            "changed_games": 50,
+        }
+    }
+
+    def row(lost, before):
+        losses = {"expert_losses": lost, "expert_losses_unperturbed": before}
+        return {**losses, "policies": policies}
+
+    kinds = {
+        "identity": row(7, 7),
+        "order": row(7, 7),
+        "lost": row(3, 7),  # the environment draws lots
+        "rename": row(5, 3),  # 3 of the games that have names
+        "longer": row(None, None),
+    }
+    rows = {r.name: r.note for r in card([], robustness={"kinds": kinds}, policy="bc")}
+    notes = {k: rows[f"change of success: {k}"] for k in kinds if k != "identity"}
+    unfair = "unfair: the expert loses 2 more"
+    assert notes == {"order": "", "lost": "", "rename": unfair, "longer": ""}
+    lines = command.table({"kinds": kinds}).splitlines()
+    cells = [line.split(" | ")[-1].rstrip(" |") for line in lines[2:]]
+    assert cells == ["7", "7", "3", "5 (+2)", "-"]
+
+
+class Forgetful(doubles.Corridor):
+    """A corridor whose expert knows no way to a coin on its left."""
+
+    def expert(self):
+        plan = super().expert()
+        return [action for action in plan if action != "go left"]
+
+
+def test_an_expert_that_loses_as_the_games_are_makes_no_kind_unfair(
+    tmp_path, monkeypatch
+):
+    policy = doubles.Scripted(lambda _, __, state: doubles.plan(state)[0])
+    run = run_of(policy, tmp_path, monkeypatch)
+    monkeypatch.setattr(command, "make_env", lambda _: Forgetful())
+    kinds = command.robustness(run, [], ["rephrase", "longer"], 0.1)["kinds"]
+    lost = [t.options["goal"] < t.options["at"] for t in TASKS]
+    both = [a or b for a, b in zip(lost, lost[1:] + lost[:1], strict=True)]
+    assert 0 < sum(lost) < sum(both)
+    losses = [row["expert_losses"] for row in kinds.values()]
+    assert losses == [sum(lost), sum(lost), sum(both)]
+    assert losses == [row["expert_losses_unperturbed"] for row in kinds.values()]
 
 
 def test_robustness_compares_two_games_in_a_row_with_both(tmp_path, monkeypatch):
