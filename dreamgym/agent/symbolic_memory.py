@@ -16,7 +16,8 @@ from worldmodel.data.invalid_actions import error_only_change
 from worldmodel.data.records import State
 from worldmodel.text import prompts
 from worldmodel.text.references import AnyTokenizer
-from worldmodel.text.tools.tool_calls import RESULT, read_action, write_call
+from worldmodel.text.tools.call_results import RESULT
+from worldmodel.text.tools.tool_calls import read_action, write_call
 
 _ERROR = f"{RESULT}error:"
 

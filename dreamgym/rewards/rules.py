@@ -20,12 +20,12 @@ from dreamgym.rewards.config import (
 from dreamgym.rewards.tool_config import ToolConfig
 from worldmodel.data.records import Episode, State, Task, Transition
 from worldmodel.text.tools.call_matching import Matching, match_calls
+from worldmodel.text.tools.call_results import failed_calls
 from worldmodel.text.tools.tool_calls import (
     Action,
     Call,
     argument_score,
     expected_calls,
-    failed_calls,
     read_action,
 )
 from worldmodel.text.tools.tool_schemas import call_error, tool_schemas

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 from worldmodel.data.records import Episode
 from worldmodel.text.tools.call_matching import Matching, match_calls
+from worldmodel.text.tools.call_results import failed_calls
 from worldmodel.text.tools.tool_calls import (
     Action,
     Call,
     argument_score,
     expected_calls,
-    failed_calls,
     read_action,
 )
 from worldmodel.text.tools.tool_schemas import ToolSchema, call_error, tool_schemas

@@ -31,7 +31,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from worldmodel.data.records import Task, Transition
+from worldmodel.data.records import Task
 
 ANSWER = "answer"
 """The name under which an answer is written as strictly as a call (`write_answer`)."""
@@ -85,10 +85,6 @@ _SINGLE = re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL)
 _BARE = re.compile(r"[^,()=\"'{}\[\]]+")
 _NEXT = re.compile(r"\s*(,|\Z)")
 _PYTHON = {"True": True, "False": False, "None": None}  # JSON writes them otherwise
-
-
-RESULT = "result "
-"""How the lines begin in which a ToolEnv shows what a call answered."""
 
 
 class Call(NamedTuple):
@@ -279,22 +275,6 @@ def calls_option(actions: Iterable[str]) -> list[Any]:
         ]
         rows.append(calls[0] if len(calls) == 1 else calls or None)
     return rows
-
-
-def failed_calls(step: Transition, count: int) -> list[bool | None]:
-    """Return for each of the `count` calls of an action whether it failed.
-
-    None where nobody says. Of calls at once some may fail: then the lines `result ...`
-    of a ToolEnv say which, as far as they were made before the episode ended.
-    """
-    if step.invalid is not False or count < 2:
-        return [step.invalid] * count
-    results = [x for x in step.next_state if x.startswith(RESULT)]
-    hidden = any(x.startswith("earlier results ") for x in step.next_state)
-    if hidden or not 0 < len(results) <= count:
-        return [step.invalid] * count
-    failures = [x.startswith(f"{RESULT}error:") for x in results]
-    return [*failures, *[None] * (count - len(failures))]
 
 
 def argument_score(actual: Mapping[str, Any], gold: Mapping[str, Any]) -> float:

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests import helpers
 from worldmodel.data.records import Task
 from worldmodel.text.tools.tool_calls import (
     Action,
@@ -16,7 +15,6 @@ from worldmodel.text.tools.tool_calls import (
     argument_score,
     calls_option,
     expected_calls,
-    failed_calls,
     has_answer_form,
     read_action,
     read_call,
@@ -349,25 +347,6 @@ def test_an_action_that_is_neither_call_nor_answer_is_void(action, void):
 )
 def test_an_answer_that_is_written_as_one_is_told_from_other_text(action, form):
     assert has_answer_form(action) == form
-
-
-@pytest.mark.parametrize(
-    ("lines", "count", "invalid", "failed"),
-    [
-        (("result ok",), 1, False, [False]),
-        (("result error: no",), 1, True, [True]),
-        (("result ok", "result ok"), 2, None, [None, None]),
-        (("result error: a", "result error: b"), 2, True, [True, True]),
-        (("door open", "result ok", "result error: b"), 2, False, [False, True]),
-        # The first call ended the episode; some results are out of sight; no ToolEnv.
-        (("result ok",), 2, False, [False, None]),
-        (("earlier results 1", "result ok", "result ok"), 3, False, [False] * 3),
-        (("done",), 2, False, [False, False]),
-    ],
-)
-def test_which_calls_of_an_action_failed(lines, count, invalid, failed):
-    step = helpers.transition(("door shut",), "x", lines, invalid=invalid)
-    assert failed_calls(step, count) == failed
 
 
 def test_a_thought_is_cut_at_the_beginning_alone_and_at_once():
