@@ -34,8 +34,6 @@ LIMITS = {"precision": 1000, "exponent": 10_000}
 a precision of a million digits takes minutes, in which nothing can interrupt it."""
 
 _DATA = Path(bfcl_eval.__file__).parent / "data"
-_TYPES = {"dict": "object", "float": "number", "tuple": "array"}
-"""Names of types in BFCL's descriptions that JSON schemas do not have."""
 _PREFACE = "Tool description: "
 """What every description has before what the tool does."""
 
@@ -202,23 +200,9 @@ def _signatures(api: str) -> Mapping[str, Signature]:
         row["name"]: Signature.of_schema(
             row["name"],
             row["description"].rpartition(_PREFACE)[2],
-            _as_json_schema(row["parameters"]),
+            row["parameters"],
         )
         for row in _rows(f"multi_turn_func_doc/{file}")
-    }
-
-
-def _as_json_schema(description: Any) -> Any:
-    """Return a description with the names of types that JSON schemas have."""
-    if isinstance(description, list):
-        return [_as_json_schema(part) for part in description]
-    if not isinstance(description, dict):
-        return description
-    return {
-        key: _TYPES.get(value, value)
-        if key == "type" and isinstance(value, str)
-        else _as_json_schema(value)
-        for key, value in description.items()
     }
 
 

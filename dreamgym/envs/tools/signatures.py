@@ -5,22 +5,25 @@ text that an agent reads, the JSON schema, the check of arguments, and likely ar
 """
 
 import contextlib
-import dataclasses
-import datetime
-import enum
-import functools
 import inspect
 import itertools
 import json
-import operator
 import re
-import types
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
+from dreamgym.envs.tools.hints import (
+    TYPES,
+    fits,
+    hint_schema,
+    hint_text,
+    is_object,
+    schema_hint,
+)
 from dreamgym.envs.tools.values import Sight
+from worldmodel.text.tools.json_schemas import plain_schema
 
 MAX_VALUES = 12
 """Values of one argument that `candidates` combines, at most."""
@@ -31,14 +34,7 @@ MAX_COMBINATIONS = 2000
 """Combinations of values, at most: with four arguments and more it takes fewer values
 of each."""
 
-TYPES = "str, int, float, bool, None, Literal, list, dict or a union of these"
-"""The types that an argument may have."""
-
-
 _SENTENCE_END = re.compile(r"\.\s+(?=[A-Z])")
-
-ANY = str | int | float | bool | list | dict | None
-"""The hint of an argument that may have any value of JSON."""
 
 
 def place_of(method: Callable[..., Any]) -> str:
@@ -132,17 +128,15 @@ class Signature:
         Raises:
           ValueError: the schema is not one of arguments by name, or too deep.
         """
-        properties = schema.get("properties") or {}
-        required = schema.get("required") or []
-        if not isinstance(properties, Mapping) or not isinstance(required, list):
-            raise ValueError(
-                f"tool {name!r:.60}: expected 'properties' that are an object and "
-                "'required' that is a list"
-            )
+        place = f"tool {name!r:.60}: parameters"
+        plain = plain_schema(schema, place)
+        if not isinstance(plain, Mapping):
+            raise ValueError(f"{place} have parts of which no arguments fit all")
+        properties, required = plain.get("properties", {}), plain.get("required", ())
         try:
             hints = {n: schema_hint(value) for n, value in properties.items()}
         except RecursionError:
-            raise ValueError(f"tool {name!r:.60}: its schema is too deep") from None
+            raise ValueError(f"{place} are too deep") from None
         names = sorted(properties, key=lambda name: name not in required)
         defaults = {
             name: prop["default"]
@@ -225,7 +219,7 @@ class Signature:
         return [
             name
             for name, argument in self.arguments.items()
-            if argument.required and _is_object(self.hints[name])
+            if argument.required and is_object(self.hints[name])
         ]
 
     def _combinations(self, sight: Sight, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -244,142 +238,6 @@ class Signature:
             {name: v[i] for name, v, i in zip(names, values, rank, strict=True)}
             for rank in ranks
         ]
-
-
-_SIMPLE = {str: "str", int: "int", float: "float", bool: "bool", type(None): "null"}
-
-
-def _is_union(hint: Any) -> bool:
-    return typing.get_origin(hint) in (typing.Union, types.UnionType)
-
-
-def _is_object(hint: Any) -> bool:
-    """Return whether a type holds objects, or lists of these, and nothing else."""
-    if _is_union(hint):
-        return all(map(_is_object, typing.get_args(hint)))
-    origin, parts = typing.get_origin(hint), typing.get_args(hint)
-    if origin is list and parts:
-        return _is_object(parts[0])
-    return hint == ANY or dict in (hint, origin)
-
-
-def hint_text(hint: Any) -> str:
-    """Return a type hint as an agent reads it: int, "a" | "b", list[str], dict.
-
-    Raises:
-      TypeError: JSON has no such values.
-    """
-    if hint == ANY:
-        return "any"
-    if hint in _SIMPLE:
-        return _SIMPLE[hint]
-    origin, parts = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Literal:
-        return " | ".join(json.dumps(value, ensure_ascii=False) for value in parts)
-    if _is_union(hint):
-        return " | ".join(map(hint_text, parts))
-    if origin is dict and not _has_text_keys(hint):
-        raise TypeError(f"got {hint}: keys of JSON are texts, write dict[str, ...]")
-    if hint in (list, dict) or origin in (list, dict):
-        inner = ", ".join(map(hint_text, parts))
-        return f"{(origin or hint).__name__}{f'[{inner}]' if inner else ''}"
-    raise TypeError(f"got {hint}{_instead(origin or hint)}")
-
-
-def _has_text_keys(hint: Any) -> bool:
-    """Return whether the keys of a type such as dict[str, int] are texts."""
-    keys, *_ = typing.get_args(hint) or (str,)
-    choices = typing.get_args(keys) if typing.get_origin(keys) is Literal else ()
-    return keys is str or (bool(choices) and all(isinstance(c, str) for c in choices))
-
-
-def _instead(kind: Any) -> str:
-    """Return what to write in place of a type that JSON lacks, after a colon."""
-    if not isinstance(kind, type):
-        return ""
-    if issubclass(kind, enum.Enum):
-        values = ", ".join(repr(member.value) for member in kind)
-        return f": write Literal[{values}]"
-    if issubclass(kind, datetime.date | datetime.time | datetime.timedelta):
-        return ": take a str, and read it in the tool"
-    if dataclasses.is_dataclass(kind) or issubclass(kind, Mapping):
-        return ": take a dict"
-    if issubclass(kind, Collection):
-        return ": take a list"
-    return ""
-
-
-_TYPES = {
-    str: "string",
-    int: "integer",
-    float: "number",
-    bool: "boolean",
-    type(None): "null",
-}
-
-
-def hint_schema(hint: Any) -> dict[str, Any]:
-    """Return the JSON schema of a type hint."""
-    if hint == ANY:
-        return {}
-    if hint in _TYPES:
-        return {"type": _TYPES[hint]}
-    origin, parts = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Literal:
-        return {"enum": list(parts)}
-    if _is_union(hint):
-        return {"anyOf": [hint_schema(part) for part in parts]}
-    if list in (hint, origin):
-        items = {"items": hint_schema(parts[0])} if parts else {}
-        return {"type": "array"} | items
-    values = {"additionalProperties": hint_schema(parts[1])} if parts else {}
-    return {"type": "object"} | values
-
-
-_HINTS = {
-    **{name: hint for hint, name in _TYPES.items()},
-    "array": list,
-    "object": dict,
-}
-
-
-def schema_hint(schema: Any) -> Any:
-    """Return the type hint of a JSON schema; any value where it is of another kind."""
-    schema = schema if isinstance(schema, Mapping) else {}
-    choices = schema.get("enum") or ([schema["const"]] if "const" in schema else [])
-    choices = choices if isinstance(choices, list) else []
-    if choices and all(isinstance(c, str | int | bool) for c in choices):
-        return Literal[tuple(choices)]  # type: ignore[valid-type]
-    parts = schema.get("anyOf") or schema.get("oneOf")
-    kind = schema.get("type")
-    parts = parts if isinstance(parts, list) else []
-    if isinstance(kind, list) and not parts:
-        parts = [{**schema, "type": k} for k in kind]
-    if parts:
-        return functools.reduce(operator.or_, map(schema_hint, parts))
-    hint = _HINTS.get(str(kind), ANY)
-    if hint is list and isinstance(schema.get("items"), Mapping):
-        return list[schema_hint(schema["items"])]
-    return hint
-
-
-def fits(value: Any, hint: Any) -> bool:
-    """Return whether a JSON value is of a type; an int is a float, a bool is no int."""
-    origin, parts = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Literal:
-        return any(type(value) is type(p) and value == p for p in parts)
-    if _is_union(hint):
-        return any(fits(value, part) for part in parts)
-    if hint in (int, float):
-        kinds = (int,) if hint is int else (int, float)
-        return isinstance(value, kinds) and not isinstance(value, bool)
-    if not isinstance(value, origin or hint):
-        return False
-    if origin is list and parts:
-        return all(fits(item, parts[0]) for item in value)
-    if origin is dict and parts:
-        return all(fits(item, parts[1]) for item in value.values())
-    return True
 
 
 def refuse_static_tool(cls: type, name: str) -> None:

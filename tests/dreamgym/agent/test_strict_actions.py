@@ -20,7 +20,7 @@ from worldmodel.text.token_bytes import token_bytes
 from worldmodel.text.tokenizer import TextTokenizer
 from worldmodel.text.tools.action_automaton import action_automaton
 from worldmodel.text.tools.tool_calls import read_action, write_answer, write_call
-from worldmodel.text.tools.tool_schemas import ToolSchema, call_error
+from worldmodel.text.tools.tool_schemas import ToolSchema, call_error, schemas_of
 
 TOOLS = {
     tool.name: tool
@@ -149,6 +149,11 @@ def walks(machine, count):
 
 TEXT, WHOLE = {"type": "string"}, {"type": "integer"}
 EITHER = [{"required": ["x"]}, {"required": ["y"]}]
+CHAIN = {
+    "type": "object",
+    "properties": {"k": WHOLE, "next": {"$ref": "#/$defs/K"}},
+    "required": ["k"],
+}
 
 
 @pytest.mark.parametrize(
@@ -187,10 +192,19 @@ EITHER = [{"required": ["x"]}, {"required": ["y"]}]
             },
             [2],
         ),
+        # Types that JSON does not have, references, parts that all must hold, null.
+        ({"type": "float"}, 1.5),
+        ({"type": "any"}, {"a": [1.5]}),
+        ({"type": ["tuple", "null"], "items": {"type": "any"}}, [1, "a"]),
+        ({"type": "dict", "properties": {"k": WHOLE}, "required": None}, {"k": 1}),
+        ({"$ref": "#/$defs/K"}, {"k": 1, "next": {"a": 2}}),
+        ({"type": "array", "items": {"$ref": "#/$defs/K"}}, [{"k": 1}, {"k": 2}]),
+        ({"allOf": [{"$ref": "#/$defs/K"}, {"properties": {"next": False}}]}, {"k": 1}),
     ],
 )
 def test_every_call_that_can_be_written_fits_its_schema(schema, written):
-    tools = {"f": ToolSchema("f", {"v": schema}, frozenset({"v"}))}
+    parameters = {"properties": {"v": schema}, "required": ["v"], "$defs": {"K": CHAIN}}
+    tools = schemas_of([{"name": "f", "parameters": parameters}], "tools")
     machine = action_automaton(tools)
     assert accepts(machine, write_call("f", {"v": written}))
     texts = [x for x in walks(machine, 60) if not x.startswith("answer")]
@@ -198,6 +212,15 @@ def test_every_call_that_can_be_written_fits_its_schema(schema, written):
     for text in texts:
         for call in read_action(text).calls:
             assert call_error(call, tools) is None, text
+
+
+@pytest.mark.parametrize("value", [{"k": "no"}, {}, 3, [{"k": 1}]])
+def test_the_fields_behind_a_reference_are_held(value):
+    parameters = {"properties": {"v": {"$ref": "#/$defs/K"}}, "$defs": {"K": CHAIN}}
+    tools = schemas_of([{"name": "f", "parameters": parameters}], "tools")
+    call = write_call("f", {"v": value})
+    assert not accepts(action_automaton(tools), call)
+    assert "v does not fit" in (call_error(read_action(call).calls[0], tools) or "")
 
 
 def test_further_arguments_fit_their_schema():

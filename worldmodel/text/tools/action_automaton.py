@@ -20,8 +20,9 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from worldmodel.text.identifiers import words
+from worldmodel.text.tools.json_schemas import TYPES, both, value_fits
 from worldmodel.text.tools.tool_calls import ANSWER, CONTENT, NAME
-from worldmodel.text.tools.tool_schemas import TYPES, ToolSchema, value_fits
+from worldmodel.text.tools.tool_schemas import ToolSchema
 
 WORD = 256
 """The symbol, besides the 256 bytes, of a reference: a word inside a text."""
@@ -92,68 +93,21 @@ def _literals(tools: Iterable[ToolSchema]) -> frozenset[str]:
     out = {ANSWER, CONTENT}
 
     def add(schema: Any) -> None:
-        if isinstance(schema, Mapping):
-            out.update(w for name in schema.get("properties", {}) for w in words(name))
-            values = [*schema.get("enum", ()), schema.get("const", "")]
-            out.update(w for value in values for w in words(str(value)))
-            for part in schema.values():
-                add(part)
-        elif isinstance(schema, list | tuple):
-            for part in schema:
-                add(part)
+        if not isinstance(schema, Mapping):
+            return
+        properties = schema.get("properties", {})
+        out.update(w for name in properties for w in words(name))
+        values = [*schema.get("enum", ()), schema.get("const", "")]
+        out.update(w for value in values for w in words(str(value)))
+        options = [x for key in ("anyOf", "oneOf") for x in schema.get(key, ())]
+        parts = [schema.get(key) for key in ("items", "additionalProperties")]
+        for part in (*properties.values(), *options, *parts):
+            add(part)
 
     for tool in tools:
         out.update(words(tool.name))
         add({"properties": tool.parameters})
     return frozenset(out)
-
-
-def _both(schema: Any, other: Any) -> Any:
-    """Return the schema of values that fit two schemas; False where none can."""
-    if not isinstance(schema, Mapping) or not isinstance(other, Mapping):
-        if schema is False or other is False:
-            return False
-        return other if isinstance(other, Mapping) else schema
-    if "const" in schema and "const" in other and schema["const"] != other["const"]:
-        return False
-    merged = {**schema, **other}
-    for key in ("anyOf", "oneOf"):
-        if schema.get(key) and other.get(key):
-            merged[key] = [_both(x, y) for x in schema[key] for y in other[key]]
-    if "type" in schema and "type" in other:
-        merged["type"] = _common_types(schema["type"], other["type"])
-        if not merged["type"]:
-            return False
-    if "enum" in schema and "enum" in other:
-        merged["enum"] = [x for x in other["enum"] if value_fits(x, schema)]
-    if "items" in schema and "items" in other:
-        merged["items"] = _both(schema["items"], other["items"])
-    if "required" in schema and "required" in other:
-        merged["required"] = [*schema["required"], *other["required"]]
-    pairs = ((schema, other), (other, schema))
-    if any("properties" in x or "additionalProperties" in x for x in pairs[0]):
-        properties: dict[str, Any] = {}
-        for one, another in pairs:
-            rest = another.get("additionalProperties", True)
-            for name, value in one.get("properties", {}).items():
-                listed = another.get("properties", {}).get(name, rest)
-                properties.setdefault(name, _both(value, listed))
-        merged["properties"] = properties
-    if any("additionalProperties" in x for x in (schema, other)):
-        rests = [x.get("additionalProperties", True) for x in (schema, other)]
-        merged["additionalProperties"] = _both(*rests)
-    return merged
-
-
-def _common_types(kinds: Any, others: Any) -> list[str]:
-    """Return the types that two schemas both allow; an integer is a number."""
-    a, b = ([x] if isinstance(x, str) else list(x) for x in (kinds, others))
-    either = dict.fromkeys([*a, *b])
-    return [
-        name
-        for name in either
-        if all(name in x or (name == "integer" and "number" in x) for x in (a, b))
-    ]
 
 
 class _Nfa:
@@ -194,7 +148,7 @@ class _Nfa:
             if schema.get(key):
                 rest = {k: v for k, v in schema.items() if k != key}
                 for option in schema[key]:
-                    self.value(start, _both(rest, option), end, depth)
+                    self.value(start, both(rest, option), end, depth)
                 return
         if "enum" in schema or "const" in schema:
             for literal in schema.get("enum", [schema.get("const")]):

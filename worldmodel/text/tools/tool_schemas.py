@@ -3,33 +3,20 @@
 a task's `options["tools"]` -> ToolSchema by name -> what is wrong with a call, or None.
 
 Tools are listed as in OpenAI's API, which is what importers find and what a ToolEnv
-writes: {"type": "function", "function": {"name": ..., "parameters": {JSON schema}}}. Of
-JSON schema the keywords type, enum, const, anyOf, oneOf, items, properties, required
-and additionalProperties are checked; others are not read. Unlike there, 2.0 is no
-integer, because a function that takes an integer would not take it.
+writes: {"type": "function", "function": {"name": ..., "parameters": {JSON schema}}}.
+json_schemas.py says which keywords of JSON schema are read.
 """
 
 import dataclasses
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from worldmodel.data.records import Task
 from worldmodel.text import identifiers
+from worldmodel.text.tools.json_schemas import plain_schema, value_fits
 from worldmodel.text.tools.tool_calls import Call, expected_calls
-
-TYPES: dict[str, tuple[type, ...]] = {
-    "string": (str,),
-    "integer": (int,),
-    "number": (int, float),
-    "boolean": (bool,),
-    "null": (type(None),),
-    "array": (list, tuple),
-    "object": (dict,),
-}
-"""The types of JSON schema, as Python has them."""
-
 
 _CUSTOM = {
     "properties": {"input": {"type": "string"}},
@@ -77,7 +64,15 @@ def tool_schemas(task: Task) -> dict[str, ToolSchema] | None:
     rows = task.options.get("tools")
     if rows is None:
         return None
-    place = f"task {task.id!r}: options['tools']"
+    return schemas_of(rows, f"task {task.id!r}: options['tools']")
+
+
+def schemas_of(rows: Any, place: str) -> dict[str, ToolSchema]:
+    """Return listed tools by name.
+
+    Raises:
+      ValueError: it is no list of tools; the message begins with the `place`.
+    """
     if not isinstance(rows, list | tuple):
         raise ValueError(f"{place} must be a list, got {type(rows).__name__}")
     schemas = [_tool_schema(row, f"{place}[{i}]") for i, row in enumerate(rows)]
@@ -128,17 +123,18 @@ def _tool_schema(row: Any, place: str) -> ToolSchema:
     if not isinstance(name, str) or not name or tool is None:
         form = '{"name": ..., "parameters": {...}}'
         raise ValueError(f"{place} must be {form}, got {row!r:.80}")
-    schema = tool.get("parameters", tool.get("input_schema"))
-    if not isinstance(schema, Mapping):
+    key = "parameters" if "parameters" in tool else "input_schema"
+    if not isinstance(tool.get(key), Mapping):
         return ToolSchema(name, {}, others=True)
+    schema = plain_schema(tool[key], f"{place} ({name}).{key}")
+    if not isinstance(schema, Mapping):  # nothing fits all of its parts
+        schema = {"properties": {}}
     parameters = schema.get("properties", {})
     required = schema.get("required", ())
-    if not isinstance(parameters, Mapping) or not isinstance(required, list | tuple):
-        raise ValueError(f"{place} must have a JSON schema, got {schema!r:.80}")
     # JSON schema allows further properties; a tool that lists its arguments takes
     # those alone unless it says otherwise.
     others = schema.get("additionalProperties", "properties" not in schema)
-    return ToolSchema(name, parameters, frozenset(map(str, required)), others)
+    return ToolSchema(name, parameters, frozenset(required), others)
 
 
 def call_error(call: Call, schemas: Mapping[str, ToolSchema]) -> str | None:
@@ -149,46 +145,3 @@ def call_error(call: Call, schemas: Mapping[str, ToolSchema]) -> str | None:
     if schema is None:
         return f"no tool {call.tool!r}; have {', '.join(schemas) or 'none'}"
     return schema.error(call.arguments)
-
-
-def value_fits(value: Any, schema: Any) -> bool:
-    """Return whether a JSON value is what a JSON schema describes."""
-    if not isinstance(schema, Mapping):
-        return bool(schema)  # true and false are schemas, too
-    for key in ("anyOf", "oneOf"):
-        options = schema.get(key)
-        if options and not any(value_fits(value, option) for option in options):
-            return False
-    if "const" in schema and not _same(value, schema["const"]):
-        return False
-    if "enum" in schema and not any(_same(value, x) for x in schema["enum"]):
-        return False
-    kinds = schema.get("type")
-    if kinds is not None:
-        names = [kinds] if isinstance(kinds, str) else kinds
-        if not any(_is_type(value, name) for name in names):
-            return False
-    if isinstance(value, Mapping):
-        return _object_fits(value, schema)
-    if isinstance(value, list | tuple) and "items" in schema:
-        return all(value_fits(item, schema["items"]) for item in value)
-    return True
-
-
-def _object_fits(value: Mapping[str, Any], schema: Mapping[str, Any]) -> bool:
-    properties: Mapping[str, Any] = schema.get("properties", {})
-    required: Sequence[str] = schema.get("required", ())
-    rest = schema.get("additionalProperties", True)
-    return all(name in value for name in required) and all(
-        value_fits(x, properties.get(name, rest)) for name, x in value.items()
-    )
-
-
-def _is_type(value: Any, name: str) -> bool:
-    if isinstance(value, bool):
-        return name == "boolean"
-    return isinstance(value, TYPES.get(name, (object,)))
-
-
-def _same(a: Any, b: Any) -> bool:
-    return type(a) is type(b) and a == b

@@ -24,6 +24,7 @@ from tau2.environment.environment import Environment
 from tau2.environment.tool import Tool
 
 from dreamgym.envs.tools.signatures import Signature
+from worldmodel.text.tools.json_schemas import plain_schema
 
 MAX_EXPRESSION = 200
 """Characters of an expression to calculate, which the package evaluates as Python."""
@@ -235,46 +236,23 @@ def _check_expression(expression: str) -> None:
 
 
 def _signature(tool: Tool, *, brief: bool = False) -> Signature:
-    """Return a tool's signature; its line names the keys of arguments that are objects.
-
-    Before them the line has the first sentence of what the tool does, unless `brief`.
-    """
-    schema = tool.params.model_json_schema()
-    schema = _without_references(schema, schema.get("$defs", {}))
+    """Return a tool's signature, with the first sentence about it unless `brief`."""
+    schema = plain_schema(tool.params.model_json_schema(), tool.name)
     text = "" if brief else " ".join(tool.short_desc.split())
-    signature = Signature.of_schema(tool.name, text, schema)
-    keys = [
-        f"{name} of {', '.join(keys)}"
-        for name, argument in schema.get("properties", {}).items()
-        if (keys := _object_keys(argument))
-    ]
-    signature.description = "; ".join(filter(None, (signature.description, *keys)))
-    return signature
+    return Signature.of_schema(tool.name, text, _with_described_values(schema))
 
 
-def _without_references(schema: Any, definitions: Mapping[str, Any]) -> Any:
-    """Return a JSON schema with what it refers to in the places of the references.
+def _with_described_values(schema: Any) -> Any:
+    """Return a schema without any other text or object beside those that it describes.
 
-    Where a text is one of a list or any other, only the list is left: the tools refuse
-    all others.
+    The tools refuse all others.
     """
     if isinstance(schema, list):
-        return [_without_references(part, definitions) for part in schema]
+        return [_with_described_values(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    if "$ref" in schema:
-        name = schema["$ref"].rpartition("/")[2]
-        return _without_references(definitions[name], definitions)
-    parts = {
-        key: _without_references(part, definitions) for key, part in schema.items()
-    }
-    choices = [part for part in parts.get("anyOf", ()) if "enum" in part]
+    parts = {key: _with_described_values(part) for key, part in schema.items()}
+    choices = [
+        part for part in parts.get("anyOf", ()) if {"enum", "properties"} & {*part}
+    ]
     return choices[0] if choices else parts
-
-
-def _object_keys(schema: Mapping[str, Any]) -> list[str]:
-    """Return the keys that objects must have which an argument is, or is a list of."""
-    if "items" in schema:
-        return _object_keys(schema["items"])
-    parts = [schema, *schema.get("anyOf", ())]
-    return next((part["required"] for part in parts if "required" in part), [])

@@ -8,17 +8,13 @@ from gymnasium.utils.env_checker import check_env
 
 from dreamgym.envs import base
 from dreamgym.envs.tools import tool_env
-from dreamgym.envs.tools.signatures import (
-    MAX_VALUES,
-    Signature,
-    fits,
-    hint_schema,
-    hint_text,
-)
+from dreamgym.envs.tools.hints import fits, hint_schema, hint_text
+from dreamgym.envs.tools.signatures import MAX_VALUES, Signature
 from dreamgym.envs.tools.tool_env import MAX_CALLS, ToolEnv, tool
 from worldmodel.data.records import Task
+from worldmodel.text.tools.json_schemas import value_fits
 from worldmodel.text.tools.tool_calls import Call, read_call
-from worldmodel.text.tools.tool_schemas import call_error, tool_schemas, value_fits
+from worldmodel.text.tools.tool_schemas import call_error, tool_schemas
 
 TASK = Task(id="put-a", instruction="store 7 under apple")
 
@@ -424,16 +420,18 @@ def test_a_single_question_is_the_case_without_tools(text, success):
 
 
 def test_a_tool_without_a_type_is_refused_where_it_is_written():
-    types = "str, int, float, bool, None, Literal, list, dict or a union of these"
+    types = "str, int, float, bool, None, Literal, list, dict, TypedDict or a union"
     place = r"^_NoHint\.f \(test_tools\.py:\d+\)"
     wanted = f"argument 'x' needs a type: {types}"
-    with pytest.raises(TypeError, match=f"{place}: {wanted}$"):
+    with pytest.raises(TypeError, match=f"{place}: {wanted} of these$"):
 
         class _NoHint(ToolEnv):
             @tool
             def f(self, x): ...
 
-    with pytest.raises(TypeError, match=rf"^_NoJson\.f .*: {wanted}, got .*set"):
+    with pytest.raises(
+        TypeError, match=rf"^_NoJson\.f .*: {wanted} of these, got .*set"
+    ):
 
         class _NoJson(ToolEnv):
             @tool

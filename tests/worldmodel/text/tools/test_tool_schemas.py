@@ -3,13 +3,9 @@
 import pytest
 
 from worldmodel.data.records import Task
+from worldmodel.text.tools.json_schemas import value_fits
 from worldmodel.text.tools.tool_calls import Call
-from worldmodel.text.tools.tool_schemas import (
-    call_error,
-    tool_schemas,
-    tool_words,
-    value_fits,
-)
+from worldmodel.text.tools.tool_schemas import call_error, tool_schemas, tool_words
 
 WEATHER = {
     "type": "function",
@@ -95,6 +91,23 @@ def test_tools_in_every_form_in_which_they_are_recorded():
 def test_tools_of_no_sense_name_the_task(tools):
     with pytest.raises(ValueError, match=r"task 't': options\['tools'\]"):
         tool_schemas(Task(id="t", instruction="", options={"tools": tools}))
+
+
+def test_keywords_of_another_type_are_named_and_null_is_absent():
+    nested = {"type": "object", "properties": None, "required": None}
+    parameters = {"properties": {"a": nested, "b": None}, "required": None}
+    tools = schemas({"name": "f", "parameters": parameters})
+    assert call_error(Call("f", {"a": {"x": 1}, "b": 2}), tools) is None
+    nested["required"] = "x"
+    place = r"options\['tools'\]\[0\] \(f\)\.parameters\.properties\.a\.required"
+    with pytest.raises(ValueError, match=f"{place} must be a list of names, got 'x'"):
+        schemas({"name": "f", "parameters": parameters})
+
+
+def test_arguments_of_which_no_value_fits_all_parts():
+    parts = [{"type": "object", "properties": {"a": {}}}, {"type": "string"}]
+    tools = schemas({"name": "f", "parameters": {"allOf": parts}})
+    assert call_error(Call("f", {"a": 1}), tools) == "f has no argument 'a'; have none"
 
 
 @pytest.mark.parametrize(
