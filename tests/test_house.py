@@ -19,6 +19,7 @@ IDS = [str(p.relative_to(ROOT)) for p in FILES]
 
 DATA = {"worldmodel.data"}
 TEXT = {"worldmodel.text"} | DATA
+IMPORTERS = {"worldmodel.data.importers", "worldmodel.data.import_chat"} | TEXT
 BACKBONE = {"worldmodel.backbone"} | TEXT
 FITTING = {"worldmodel.fitting"} | BACKBONE
 MEMORY = {"worldmodel.memory"} | BACKBONE
@@ -42,6 +43,8 @@ SERVING = {"dreamgym.serving"} | BUILD
 COMMANDS = {"dreamgym.commands"} | STAGES | SERVING
 ALLOWED = {
     "worldmodel.data": DATA,
+    "worldmodel.data.importers": IMPORTERS,
+    "worldmodel.data.import_chat": IMPORTERS,  # it reads the calls of tools
     "worldmodel.text": TEXT,
     "worldmodel.backbone": BACKBONE,
     "worldmodel.fitting": FITTING,
@@ -67,7 +70,7 @@ ALLOWED = {
     "dreamgym.commands": COMMANDS,
     "dreamgym.fetch": BACKBONE,
     "dreamgym.gymnasium_ids": set(),  # it is imported with the package
-    "dreamgym.cli": {"dreamgym.cli", "dreamgym.fetch"} | COMMANDS,
+    "dreamgym.cli": {"dreamgym.cli", "dreamgym.fetch"} | IMPORTERS | COMMANDS,
     "dreamgym.__main__": {"dreamgym.cli"},
     # It names what is public.
     "dreamgym": {

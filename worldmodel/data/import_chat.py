@@ -9,12 +9,14 @@ calls, leaves the state unchanged. docs/reference/episodes.md shows both formats
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from worldmodel.data.import_common import build, name_of, number, task_row
-from worldmodel.data.json_reading import Where, check_type, field
+from worldmodel.data.json_reading import RecordError, Where, check_type, field
 from worldmodel.data.records import Episode, State, lines
+from worldmodel.text.tools.tool_calls import Call, read_action
+from worldmodel.text.tools.tool_schemas import ToolSchema, call_error, schemas_of
 
 _LINE = re.IGNORECASE | re.DOTALL | re.MULTILINE
 _ACTION = re.compile(r"(.*?)^[ \t]*Action:\s*(\S.*)\Z", _LINE)
@@ -196,19 +198,48 @@ def _assistant(message: Any, where: Where) -> _Turn:
     return _Turn("\n".join(texts), text or None, [], named, tuple(made))
 
 
-def _expected_calls(turns: Sequence[_Turn], *, lost: bool) -> list[Any] | None:
+def _expected_calls(
+    turns: Sequence[_Turn], schemas: Mapping[str, ToolSchema] | None, won: bool | None
+) -> list[Any] | None:
     """Return the recorded calls of each turn as those that the task expects.
 
-    None where none was made, where one cannot be read, and where the conversation
-    failed: what it did is then nothing to go by.
+    Calls that cannot be read, or that their tool's schema refuses, are left out. A won
+    conversation that lists tools and makes no call expects none. None where nothing is
+    to go by: after a failure, and where no call is left.
     """
-    made = [call for turn in turns for call in turn.made]
-    if lost or not made or None in made:
+    if won is False:
         return None
-    return [
-        turn.made[0] if len(turn.made) == 1 else list(turn.made) or None
-        for turn in turns
-    ]
+    if not any(turn.made for turn in turns):
+        calls = [call for turn in turns for call in read_action(turn.action).calls]
+        return [None] * len(turns) if won and schemas and not calls else None
+    rows: list[Any] = []
+    for turn in turns:
+        fit = [row for row in turn.made if row is not None and _fits(row, schemas)]
+        rows.append(fit[0] if len(fit) == 1 else fit or None)
+    return rows if any(rows) else None
+
+
+def _fits(row: Mapping[str, Any], schemas: Mapping[str, ToolSchema] | None) -> bool:
+    """Return whether a call is one of the listed tools, where there are any."""
+    call = Call(row["tool"], row["arguments"])
+    return schemas is None or call_error(call, schemas) is None
+
+
+def _tool_options(
+    row: Any, where: Where
+) -> tuple[dict[str, Any], dict[str, ToolSchema] | None]:
+    """Return the task's options from a row, and the tools among them by name."""
+    options = {k: row[k] for k in ("tools", "metadata") if row.get(k) is not None}
+    key = "tools"
+    if key not in options and row.get("functions") is not None:
+        key = "functions"  # the older name, with `function_call`
+        options["tools"] = row[key]
+    if "tools" not in options:
+        return options, None
+    try:
+        return options, schemas_of(options["tools"], key)
+    except ValueError as error:
+        raise RecordError(f"{where.path}:{where.line}: {error}") from None
 
 
 def _place(turn: _Turn, message: Any, where: Where) -> int:
@@ -245,7 +276,8 @@ def from_openai(row: Any, where: Where, name: str) -> Episode:
       name: the episode's id where the object has none.
 
     Raises:
-      RecordError: an unknown role, a message without text, no assistant turn, ...
+      RecordError: an unknown role, a message without text, no assistant turn, tools of
+        no sense, ...
     """
     before: list[tuple[str, str]] = []
     turns: list[_Turn] = []
@@ -290,11 +322,9 @@ def from_openai(row: Any, where: Where, name: str) -> Episode:
     state = lines("\n".join(user_texts or system))
     steps = _steps(state, turns)
     _set_outcome(row, where, steps)
-    options = {k: row[k] for k in ("tools", "metadata") if row.get(k) is not None}
-    if "tools" not in options and row.get("functions") is not None:
-        options["tools"] = row["functions"]  # the older name, with `function_call`
-    lost = field(row, "success", bool, where, None) is False
-    if calls := _expected_calls(turns, lost=lost):
+    success = field(row, "success", bool, where, None)
+    options, schemas = _tool_options(row, where)
+    if calls := _expected_calls(turns, schemas, success):
         options["calls"] = calls
     task = task_row(
         row,
@@ -310,7 +340,7 @@ def from_openai(row: Any, where: Where, name: str) -> Episode:
         source="openai",
         task=task | {"options": options},
         transitions=steps,
-        success=field(row, "success", bool, where, None),
+        success=success,
     )
 
 

@@ -76,10 +76,11 @@ def test_arguments_that_are_no_json_stay_as_the_model_wrote_them():
     assert t.action == 'f {"a": '
 
 
-def test_recorded_calls_are_the_expected_ones():
-    def calling(*calls):
-        return {"role": "assistant", "content": None, "tool_calls": list(calls)}
+def calling(*calls):
+    return {"role": "assistant", "content": None, "tool_calls": list(calls)}
 
+
+def test_recorded_calls_are_the_expected_ones():
     search, book = call("search", '{"q": "x"}'), call("book", {"n": 1})
     messages = [
         *(("user", "u"), calling(search), ("tool", "r"), calling(search, book)),
@@ -102,6 +103,54 @@ def test_recorded_calls_are_the_expected_ones():
 def test_calls_that_cannot_be_read_are_not_expected(arguments):
     turn = {"role": "assistant", "content": None, "tool_calls": [call("f", arguments)]}
     assert openai(("user", "u"), turn).task.options == {}
+
+
+LOOK_UP = {
+    "name": "look_up",
+    "parameters": {"properties": {"q": {"type": "string"}}, "required": ["q"]},
+}
+TOOLS = [{"type": "function", "function": LOOK_UP}]
+
+
+def test_calls_that_are_malformed_or_refused_are_left_out_alone():
+    good, broken = call("look_up", '{"q": "x"}'), call("look_up", '{"q": ')
+    refused, unknown = call("look_up", '{"wrong": 1}'), call("guess", "{}")
+    messages = [
+        *(("user", "u"), calling(refused), ("tool", "error"), calling(broken, good)),
+        *(("tool", "error"), ("tool", "r"), calling(unknown), ("tool", "error")),
+        ("assistant", "done"),
+    ]
+    wanted = {"tool": "look_up", "arguments": {"q": "x"}}
+    options = openai(*messages, tools=TOOLS, success=True).task.options
+    assert options["calls"] == [None, wanted, None, None]
+    # Nothing is left to go by.
+    alone = [("user", "u"), calling(refused), ("tool", "r"), ("assistant", "done")]
+    assert "calls" not in openai(*alone, tools=TOOLS, success=True).task.options
+    # Without tools nobody knows which calls fit.
+    wrong = {"tool": "look_up", "arguments": {"wrong": 1}}
+    assert openai(*alone, success=True).task.options["calls"] == [wrong, None]
+
+
+@pytest.mark.parametrize(
+    ("more", "calls"),
+    [
+        ({"tools": TOOLS, "success": True}, [None, None]),
+        ({"functions": [LOOK_UP], "success": True}, [None, None]),
+        ({"tools": TOOLS, "success": False}, None),
+        ({"tools": TOOLS}, None),
+        ({"tools": [], "success": True}, None),
+        ({"success": True}, None),
+    ],
+)
+def test_a_won_conversation_without_calls_expects_none(more, calls):
+    messages = [("user", "u"), ("assistant", "a"), ("user", "more"), ("assistant", "b")]
+    assert openai(*messages, **more).task.options.get("calls") == calls
+
+
+def test_a_call_in_the_text_of_a_conversation_is_no_abstention():
+    messages = [("user", "u"), ("assistant", 'weather(city="Paris")')]
+    options = openai(*messages, tools=TOOLS, success=True).task.options
+    assert "calls" not in options
 
 
 def test_results_stand_in_the_order_of_their_calls():
@@ -290,6 +339,22 @@ BAD_CHATS = {
     "metadata NaN": (
         chat(("user", "x"), ("assistant", "x"), metadata={"a": float("inf")}),
         "finite",
+    ),
+    "tools are text": (
+        chat(("user", "x"), ("assistant", "x"), tools="look_up"),
+        "tools must be a list, got str",
+    ),
+    "a tool without a name": (
+        chat(("user", "x"), ("assistant", "x"), functions=[{}]),
+        r"functions\[0\] must be",
+    ),
+    "a schema of no sense": (
+        chat(
+            ("user", "x"),
+            ("assistant", "x"),
+            tools=[{"name": "f", "parameters": {"properties": {"a": {"enum": 3}}}}],
+        ),
+        r"tools\[0\] \(f\)\.parameters\.properties\.a\.enum must be a list, got 3",
     ),
     "half a pair": (chat(("user", "x"), ("assistant", "\ud800")), "surrogates|Unicode"),
 }
