@@ -94,8 +94,7 @@ def train(
                 current, rollouts, config, parts, seed + state.update
             )
 
-            # 3. Record their outcomes: values of tasks and progress in the lessons. The
-            # update still weighs rewards as the lesson does that was played.
+            # 3. Record outcomes. The update weighs rewards by the lesson of before.
             played = state._replace(lessons=copy.deepcopy(state.lessons))
             metrics = batch.metrics | record_outcomes(state, rollouts, config, parts)
 
@@ -128,9 +127,7 @@ def train(
             state = recovery.respond(snapshot, state, result, rescored.started)
             if state.stop_reason:
                 state = state._replace(pending=None)
-            rewarded = with_update_rewards(
-                rescored.all, config, played.curve, played.lessons
-            )
+            rewarded = with_update_rewards(rescored.all, config, played)
             recorder.record(state, rollouts.started, rewarded)
     finally:
         collector.close()

@@ -6,7 +6,6 @@ trajectories -> turns, episode after episode -> examples, rewards, states, weigh
 import dataclasses
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -21,6 +20,7 @@ from dreamgym.rl.update import Updater
 from dreamgym.training.config import LoopConfig
 from dreamgym.training.limits import multipliers, step_cost
 from dreamgym.training.monitor import loss_weights
+from dreamgym.training.state import TrainingState
 from worldmodel.data.records import State, Transition
 from worldmodel.text.tools.tool_calls import read_action
 
@@ -253,8 +253,7 @@ class TurnBatch:
 def with_update_rewards(
     trajectories: Sequence[Trajectory],
     config: LoopConfig,
-    curve: Sequence[Mapping[str, Any]],
-    lessons: LessonTracker | None,
+    before: TrainingState,
 ) -> list[Trajectory]:
     """Return trajectories with the rewards and the costs that an update reads.
 
@@ -265,9 +264,9 @@ def with_update_rewards(
     not read stay as they are.
 
     Args:
-      curve: that of the updates before, as the factors are those it ended with.
+      before: the state before the update, which has the lesson and the factors.
     """
-    last_row = curve[-1] if curve else {}
+    lessons, last_row = before.lessons, before.curve[-1] if before.curve else {}
     weights = loss_weights(last_row, config.initial_weights)
     limit_weights = multipliers(last_row, config.limits)
 
