@@ -14,12 +14,17 @@ from dreamgym.config.presets import RUN_CONTROLS
 from dreamgym.evaluation import evaluate, report
 from dreamgym.evaluation.diagnosis.evidence import Evidence
 from dreamgym.evaluation.diagnosis.verdict import verdict
+from dreamgym.evaluation.results_form import check_results
 from dreamgym.evaluation.tool_report import tool_report
 from dreamgym.run.directory import SCHEMA, Run, RunError, versions
 from dreamgym.stages.table import STAGES
 from dreamgym.training.limits import cost_counters, worst_shares
 from dreamgym.training.metrics import training_note
-from worldmodel.data.json_reading import read_json_rows, read_json_value
+from worldmodel.data.json_reading import (
+    RecordError,
+    read_json_rows,
+    read_json_value,
+)
 from worldmodel.data.records import Transition
 from worldmodel.text.tokenizer import TextTokenizer
 
@@ -201,19 +206,22 @@ def read_results(run: Run) -> dict[str, Any]:
     """Return the content of results.json; earlier versions wrote no `copies` there.
 
     Raises:
-      RunError: the run is not finished, or the file holds no policies.
+      RunError: the run is not finished, or the file does not hold results; the message
+        names the field.
     """
     if not run.path("results.json").is_file():
         raise RunError(
             f"{run.root}: no results.json yet; finish it: dreamgym quickstart "
             f"--run-dir {run.root}"
         )
-    results = run.read_json("results.json")
-    if not isinstance(results.get("policies"), dict):
+    try:
+        results = run.read_json("results.json")
+        check_results(results, run.path("results.json"))
+    except RecordError as error:
         raise RunError(
-            f"{run.path('results.json')}: expected 'policies'; remove it, and "
-            f"`dreamgym quickstart --run-dir {run.root}` writes it again"
-        )
+            f"{error}; remove it, and `dreamgym quickstart --run-dir {run.root}` "
+            "writes it again"
+        ) from None
     results.setdefault("copies", policy_copies(run))
     return results
 

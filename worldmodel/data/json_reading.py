@@ -51,7 +51,10 @@ class RecordError(ValueError):
 
 
 class Where:
-    """The place that a value came from, for error messages."""
+    """The place that a value came from, for error messages.
+
+    `line` is 0 where it says nothing: the file is one JSON value.
+    """
 
     def __init__(self, path: Path, line: int, field: str = ""):
         self.path, self.line, self.field = path, line, field
@@ -69,9 +72,8 @@ class Where:
             text = f"a {type(value).__name__} too large to show"
         text = text if len(text) < 80 else text[:77] + "..."
         name = f" field {self.field!r}:" if self.field else ""
-        return RecordError(
-            f"{self.path}:{self.line}:{name} expected {expected}, got {text}"
-        )
+        place = f"{self.path}:{self.line}" if self.line else str(self.path)
+        return RecordError(f"{place}:{name} expected {expected}, got {text}")
 
 
 def check_type(value: Any, kind: type, where: Where) -> Any:

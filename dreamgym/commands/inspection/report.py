@@ -53,16 +53,17 @@ def write_report(run: Run, results: Mapping[str, Any]) -> Path:
         views, text = [], "None: no policy was trained in a dream (train.environment)."
     else:
         views, text = episode_views(run)
+    versions = results.get("versions", {})
     facts = run_page.RunFacts(
         title=f"Run {run.root.resolve().name}",
         request=list(_request(run)),
-        settings=run_page.settings_lines(run.config.json(), results["versions"]),
+        settings=run_page.settings_lines(run.config.json(), versions),
         stages=list(_stages(run)),
         episodes=views,
         episodes_text=text,
         next_steps=list(_next_steps(run)),
         scorecard_command=f"dreamgym scorecard {_quoted(run.root)}",
-        version=results["versions"].get("dreamgym", VERSION),
+        version=versions.get("dreamgym", VERSION),
     )
     path = run.path(PAGE)
     run_page.write_page(path, results, read_curves(run.path("curves")), facts)

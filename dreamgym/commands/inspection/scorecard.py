@@ -1,6 +1,7 @@
 """The full scorecard of a run, on its dev tasks or on other episodes."""
 
 import itertools
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from dreamgym.config.stages import ServerConfig
 from dreamgym.evaluation.diagnosis.verdict import benefit_sentence
 from dreamgym.evaluation.fidelity import by_family
 from dreamgym.evaluation.pages import scorecard_page
-from dreamgym.run.directory import Run
+from dreamgym.run.directory import Run, RunError
 from dreamgym.run.display import progress_bar
 from worldmodel import fidelity
 from worldmodel.data.records import Episode, read_episodes
@@ -79,7 +80,10 @@ def full_scorecard(
     """
     real_games = ""
     if server is None and run.path("results.json").is_file():
-        real_games = benefit_sentence(read_results(run))
+        try:
+            real_games = benefit_sentence(read_results(run))
+        except RunError as error:  # the scorecard itself does not need them
+            print(f"left out what real games say: {error}", file=sys.stderr)
     experience = load_experience(
         run, server=server, folder="" if server else remedy_folder(run)
     )

@@ -16,6 +16,7 @@ from dreamgym.config.presets import preset
 from dreamgym.envs import base
 from dreamgym.envs.base import TextEnv
 from dreamgym.evaluation import fidelity
+from dreamgym.evaluation.evaluate import summary
 from dreamgym.run.directory import Run
 from dreamgym.stages import collect
 from tests import chat_server, doubles
@@ -237,7 +238,7 @@ def after(env, task, actions):
 
 @pytest.mark.parametrize("few", [True, False])
 def test_ends_of_training_episodes_are_asked_for_where_dev_ends_are_few(
-    run, few, monkeypatch
+    run, few, monkeypatch, capsys
 ):
     """The corridor's rules give all ends of both."""
     train, dev = read_episodes(run.path("episodes.jsonl")), run.path("dev.jsonl")
@@ -266,15 +267,20 @@ def test_ends_of_training_episodes_are_asked_for_where_dev_ends_are_few(
     # It knows what real games say, where the run has played them.
     assert "real_games" not in card
     pair = {"mean": 0.2, "low": 0.1, "high": 0.3, "episodes": 60}
+    row = summary([], real_transitions=9)
     won = {
-        "policies": {"s2r": {}, "real_only_total": {}},
+        "policies": {"s2r": row, "real_only_total": row},
         "paired": {"s2r_minus_real_only_total": pair},
         "verdict": ["Dreaming paid: it won more."],
     }
     run.write_json("results.json", won)
     card, _ = scorecard_command.full_scorecard(run, None, 40)
-    run.path("results.json").unlink()
     assert card["real_games"].startswith("In real games it paid: +0.200 [+0.100")
+    run.write_json("results.json", won | {"policies": {"s2r": {"success": []}}})
+    card, _ = scorecard_command.full_scorecard(run, None, 40)
+    run.path("results.json").unlink()
+    assert "real_games" not in card
+    assert "'policies.s2r.success': expected a JSON object" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -225,5 +225,5 @@ def test_how_to_go_on_depends_on_what_was_done(run):
 
 def test_results_without_policies_are_refused(run):
     run.write_json("results.json", {})
-    with pytest.raises(RunError, match=r"results\.json.*expected 'policies'"):
+    with pytest.raises(RunError, match=r"results\.json: expected a field 'policies'"):
         read_results(run)
