@@ -10,6 +10,7 @@ from dreamgym.build import chat as run_chat
 from dreamgym.build.episodes import read
 from dreamgym.build.experience import load_experience, remedy_folder
 from dreamgym.build.fidelity import add_training_ends
+from dreamgym.build.real.dev_choice import original_policy
 from dreamgym.build.real.environments import open_env
 from dreamgym.commands.results import read_results
 from dreamgym.config.stages import ServerConfig
@@ -32,17 +33,18 @@ def on_policy(
 ) -> dict[str, Any]:
     """Return a scorecard on the test episodes of each policy that has some.
 
+    Policies that are copies of one policy are asked about once, under its name.
     `recorded` are the episodes that the model was fitted to.
     They contain the states that the policies themselves reach, on which the accuracy of
     the dream matters most for training.
     """
     scorecards = {}
     for name in ON_POLICY:
-        path = run.path(f"test/{name}.jsonl")
-        if path.is_file():
+        path, origin = run.path(f"test/{name}.jsonl"), original_policy(run, name)
+        if origin not in scorecards and path.is_file():
             played = [e for e in read_episodes(path) if e.success is not None]
             if played:
-                scorecards[name] = fidelity.score(
+                scorecards[origin] = fidelity.score(
                     model,
                     played,
                     limit=limit,

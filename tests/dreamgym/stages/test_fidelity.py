@@ -283,6 +283,17 @@ def test_ends_of_training_episodes_are_asked_for_where_dev_ends_are_few(
     assert "'policies.s2r.success': expected a JSON object" in capsys.readouterr().err
 
 
+def test_copies_of_a_policy_are_asked_about_once_under_its_name(run, monkeypatch):
+    for name in scorecard_command.ON_POLICY:
+        games = [doubles.expert(task) for task in doubles.tasks("test")[:2]]
+        write_episodes(run.path(f"test/{name}.jsonl"), games)
+    run.mark("expert_iteration", {"kept": "warmstart"})
+    run.mark("train", {"kept": "dream"})
+    monkeypatch.setattr(scorecard_command.fidelity, "score", lambda *_, **__: {})
+    scores = scorecard_command.on_policy(run, doubles.RuleModel(), 4, [])
+    assert list(scores) == ["warmstart", "dream"]
+
+
 @pytest.mark.slow
 def test_a_server_is_scored_on_the_same_page(run, capsys):
     state = list(read_episodes(run.path("dev.jsonl"))[0].task.initial_state)
