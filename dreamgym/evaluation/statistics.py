@@ -1,9 +1,10 @@
-"""Intervals: of a rate (Wilson), of a paired difference; a front.
+"""Intervals: of a rate (Wilson), of a difference of two, paired or not; a front.
 
 Differences of wins have the interval of Bonett and Price, others that of a paired
 bootstrap.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -32,6 +33,22 @@ def wilson_of(p: float, count: float | int, z: float = Z95) -> tuple[float, floa
     low = (centre - half) / scale if p > 0 else 0.0
     high = (centre + half) / scale if p < 1 else 1.0
     return float(max(low, 0.0)), float(min(high, 1.0))
+
+
+def rate_difference(a: float, b: float, counts: tuple[int, int]) -> tuple[float, float]:
+    """Return the 95 % interval of the difference a - b of two rates.
+
+    It is the hybrid score interval of Newcombe (Statistics in Medicine 17, 1998, method
+    10), for rates over separate cases; for the same cases it is wider than needed.
+
+    Args:
+      counts: the cases of `a`, and those of `b`, at least one of each.
+    """
+    (low_a, high_a), (low_b, high_b) = (
+        wilson_of(p, count) for p, count in zip((a, b), counts, strict=True)
+    )
+    below, above = math.hypot(a - low_a, high_b - b), math.hypot(high_a - a, b - low_b)
+    return a - b - below, a - b + above
 
 
 def pareto_front(values: Float[np.ndarray, "N K"]) -> Bool[np.ndarray, " N"]:

@@ -12,7 +12,11 @@ from dreamgym.evaluation.diagnosis.causes import FEW_GAMES, cause_of_stage, caus
 from dreamgym.evaluation.diagnosis.evidence import Evidence
 from dreamgym.evaluation.leading_numbers import low_numbers
 from dreamgym.evaluation.off_policy import sentences as off_policy_sentences
-from dreamgym.evaluation.statistics import difference_text, percent
+from dreamgym.evaluation.statistics import (
+    difference_text,
+    percent,
+    rate_difference,
+)
 
 LOW_EXPERT = 0.9
 UNEXPLAINED = (
@@ -138,19 +142,29 @@ def _never_won(evidence: Evidence, games: int) -> str:
 
 
 def _chance_sentences(evidence: Evidence, trained: Mapping[str, float]) -> list[str]:
-    """Return how the trained policies, and the expert, compare with random play."""
-    chance, expert = evidence.success("random"), evidence.success("expert")
-    if not chance:
+    """Return how the trained policies, and the expert, compare with no training.
+
+    That is random play or the untrained policy, whichever wins more: one sentence for
+    both.
+    """
+    chance, expert = evidence.success("random") or 0.0, evidence.success("expert")
+    floor, untrained = chance, evidence.success("untrained") or 0.0
+    player = "A random choice among valid actions"
+    if untrained > chance:
+        shield = ", kept to the valid actions (policy.shield),"
+        has_shield = bool(evidence.number("shield", "shield"))
+        floor, player = untrained, "The untrained policy" + shield * has_shield
+    if not floor:
         return []
-    below = [name for name, rate in trained.items() if chance > rate]
-    comparison = f"A random choice among valid actions wins {percent(chance)}"
+    below = [name for name, rate in trained.items() if floor > rate]
+    comparison = f"{player} wins {percent(floor)}"
     if len(below) == len(trained):
         out = [f"{comparison}, more than every trained policy."]
-    elif chance == max(trained.values()):
+    elif floor == max(trained.values()):
         out = [f"{comparison}, as many as the best policy: nothing better was learnt."]
     else:
         out = [f"{comparison}, more than {', '.join(below)}."] if below else []
-    if expert is not None and LOW_EXPERT <= expert <= chance:
+    if chance and expert is not None and LOW_EXPERT <= expert <= chance:
         out.append(
             "The expert wins no more than a random choice: success does not tell good "
             "play from bad here. Report info['success'] where the task is solved."
@@ -332,17 +346,36 @@ def _change(what: str, difference: Mapping[str, Any]) -> str:
 
 
 def _is_disappointing(evidence: Evidence) -> bool:
-    """Whether nothing better than chance, or nothing better by training, came of it."""
+    """Whether nothing better than chance, or nothing better by training, came of it.
+
+    A policy that wins all games is never disappointing unless random play does so, too.
+    """
     trained = evidence.trained()
     chance = evidence.success("random") or 0.0
     if not trained or max(trained.values()) <= chance:
         return True
-    if evidence.number("expert_iteration", "nothing_to_gain"):
-        return False
     if max(trained.values()) >= 1:
+        return False
+    if not _beats_untrained(evidence, max(trained, key=trained.__getitem__)):
+        return True
+    if evidence.number("expert_iteration", "nothing_to_gain"):
         return False
     gain = evidence.results.get("paired", {}).get("dream_minus_warmstart")
     return gain is None or gain["mean"] is None or gain["low"] <= 0
+
+
+def _beats_untrained(evidence: Evidence, policy: str) -> bool:
+    """Return whether a policy wins more than the untrained one, by more than chance.
+
+    Also where the untrained one has won no game, or has played none.
+    """
+    if not evidence.success("untrained"):
+        return True
+    better, worse = (
+        evidence.results["policies"][name]["success"] for name in (policy, "untrained")
+    )
+    counts = better["episodes"], worse["episodes"]
+    return rate_difference(better["mean"], worse["mean"], counts)[0] > 0
 
 
 def diagnosis(evidence: Evidence) -> str:

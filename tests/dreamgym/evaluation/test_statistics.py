@@ -14,6 +14,7 @@ from dreamgym.evaluation.statistics import (
     paired_difference,
     pareto_front,
     rate,
+    rate_difference,
     success_change,
     wilson,
     worst_of_games,
@@ -31,6 +32,19 @@ from dreamgym.evaluation.statistics import (
 )
 def test_wilson_gives_the_published_intervals(hits, count, low, high):
     np.testing.assert_allclose(wilson(hits, count), (low, high), atol=5.1e-5)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "low", "high"),
+    [  # R. G. Newcombe, Statistics in Medicine 17 (1998), 873-890, table II, method 10
+        ((56, 70), (48, 80), 0.0524, 0.3339),
+        ((9, 10), (3, 10), 0.1705, 0.8090),
+        ((10, 10), (0, 20), 0.6791, 1.0000),
+    ],
+)
+def test_a_difference_of_rates_has_the_published_intervals(a, b, low, high):
+    actual = rate_difference(a[0] / a[1], b[0] / b[1], (a[1], b[1]))
+    np.testing.assert_allclose(actual, (low, high), atol=5.1e-5)
 
 
 def test_wilson_by_hand():

@@ -125,6 +125,41 @@ def test_chance_is_compared_with_each_policy():
     assert len(outcome_sentences(evidence(random=0.0, bc=0.0))) == 1
 
 
+def test_an_untrained_policy_that_wins_is_a_floor_as_well():
+    stages = STAGES | {"shield": {"shield": "valid"}}
+    rates = {"random": 0.5, "bc": 0.4, "s2r": 0.55}
+    shielded = evidence(**rates, untrained=0.625, stages=stages)
+    assert outcome_sentences(shielded)[1:] == [  # and nothing of random play
+        "The untrained policy, kept to the valid actions (policy.shield), wins 62 %, "
+        "more than every trained policy."
+    ]
+    equal = outcome_sentences(evidence(**rates, untrained=0.55))
+    assert equal[1:] == [
+        "The untrained policy wins 55 %, as many as the best policy: nothing better "
+        "was learnt."
+    ]
+    assert "random choice" in outcome_sentences(evidence(**rates, untrained=0.5))[1]
+
+
+@pytest.mark.parametrize(
+    ("untrained", "best", "is_disappointing"),
+    [
+        (0.7, 0.6, True),
+        (0.5, 0.6, True),  # of 120 games each: +0.100 [-0.025, +0.222]
+        (0.4, 0.6, False),  # +0.200 [+0.073, +0.318]
+        (0.0, 0.6, False),
+        (0.99, 1.0, False),
+    ],
+)
+def test_a_run_that_is_not_surely_better_than_no_training_disappoints(
+    untrained, best, is_disappointing
+):
+    few = STAGES | {"bc": {"imitated_episodes": 3}}
+    rates = {"untrained": untrained, "dream": best}
+    text = verdict(evidence(**rates, paired=gain(0.1, 0.2, 0.3), stages=few))
+    assert any("Likely cause" in x for x in text) == is_disappointing
+
+
 def test_success_that_random_play_has_as_often_as_the_expert_is_questioned():
     sentence = outcome_sentences(evidence(random=1.0, expert=1.0, bc=0.5))[-1]
     assert "success does not tell good play from bad" in sentence
