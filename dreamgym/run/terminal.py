@@ -10,9 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-# C0 without tab, newline and return; DEL; C1; marks that reverse the direction of text.
+# C0 without tab and newline, a return only where it ends a line; DEL; C1; marks that
+# change the direction of text.
 _CONTROLS = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+    "|\r(?!\n)"
 )
 
 

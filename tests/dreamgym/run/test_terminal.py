@@ -15,6 +15,14 @@ def test_control_characters_are_shown_as_escapes():
     assert escape_controls("a\tb\r\nc é 漢") == "a\tb\r\nc é 漢"
 
 
+def test_a_line_cannot_be_overwritten_or_reversed():
+    assert escape_controls("wins 0 %\rwins 100 %") == "wins 0 %\\rwins 100 %"
+    assert escape_controls("a\r") == "a\\r"
+    marks = "\u061c\u200e\u200f\u202a\u2069"
+    assert escape_controls(marks) == ascii(marks)[1:-1]
+    assert escape_controls("\u200d") == "\u200d"  # joins the parts of an emoji
+
+
 def test_what_a_command_prints_is_printable(capsys):
     with PrintableStreams():
         print(EVIL)
