@@ -10,6 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 
+class BoundSizeError(ValueError):
+    """Numbers are finite, and so large that what follows from them is not."""
+
+
 class Bound(NamedTuple):
     """The terms of Theorem 1: the improvement is at least `gain - trust - model`.
 
@@ -33,10 +37,19 @@ def lemma1(*, eps_r: float, eps_p: float, discount: float, r_max: float) -> floa
     Args:
       eps_r: the supremum over (state, action) of the error of the reward.
       eps_p: the supremum of the total variation between real and dreamed next states.
+
+    Raises:
+      ValueError: a discount outside [0, 1), a negative size, a number that is not
+        finite, or numbers so large that the result is not.
     """
     _check(discount, r_max, eps_r=eps_r, eps_p=eps_p)
     rest = 1.0 - discount
-    return eps_r / rest + 2.0 * discount * r_max / rest**2 * eps_p
+    distance = eps_r / rest + 2.0 * discount * r_max / rest**2 * eps_p
+    if not math.isfinite(distance):
+        raise BoundSizeError(
+            f"eps_r, eps_p and r_max are too large for a bound, got {distance}"
+        )
+    return distance
 
 
 def theorem1(
@@ -55,8 +68,8 @@ def theorem1(
         that the old policy visits; it is divided by 1 - discount here.
 
     Raises:
-      ValueError: a discount outside [0, 1), a negative size, or a number that is not
-        finite.
+      ValueError: a discount outside [0, 1), a negative size, a number that is not
+        finite, or numbers so large that a term is not.
     """
     _check(discount, r_max, delta=delta)
     if not math.isfinite(gain):
@@ -65,7 +78,12 @@ def theorem1(
     v_max = r_max / rest
     trust = 4.0 * discount / rest**2 * v_max * delta
     model = 2.0 * lemma1(eps_r=eps_r, eps_p=eps_p, discount=discount, r_max=r_max)
-    return Bound(gain / rest, trust, model, v_max)
+    bound = Bound(gain / rest, trust, model, v_max)
+    if not all(map(math.isfinite, (*bound, bound.total))):
+        raise BoundSizeError(
+            f"gain, r_max, delta and the errors are too large for a bound, got {bound}"
+        )
+    return bound
 
 
 def _check(discount: float, r_max: float, **sizes: float) -> None:
@@ -122,8 +140,8 @@ def best_bound(
 
     The rows have `surrogate_gain` and `update_kl_max_turn`, the largest KL of a turn.
     No advantage exceeds r_max / (1 - discount): a larger gain shows that there are
-    larger rewards, and raises r_max. None if there was no update, or if returns are
-    not discounted.
+    larger rewards, and raises r_max. None if there was no update, if returns are not
+    discounted, or if rewards are so large that a bound is no finite number.
     """
     rows = [
         row
@@ -136,14 +154,17 @@ def best_bound(
         return None
     r_max = max(r_max, *(row["surrogate_gain"] * (1.0 - discount) for row in rows))
     constants = {"discount": discount, "eps_r": eps_r, "eps_p": eps_p, "r_max": r_max}
-    candidates = [
-        theorem1(
-            gain=row["surrogate_gain"],
-            delta=max(row["update_kl_max_turn"], 0.0),
-            **constants,
-        )
-        for row in rows
-    ]
+    try:
+        candidates = [
+            theorem1(
+                gain=row["surrogate_gain"],
+                delta=max(row["update_kl_max_turn"], 0.0),
+                **constants,
+            )
+            for row in rows
+        ]
+    except BoundSizeError:
+        return None
     best = max(range(len(rows)), key=lambda i: candidates[i].total)
     return {
         "update": rows[best].get("update"),

@@ -199,6 +199,16 @@ def test_what_cannot_be_is_refused(wrong):
         bounds.theorem1(**(good | wrong))
 
 
+@pytest.mark.parametrize("name", ["gain", "delta", "eps_r", "r_max"])
+def test_numbers_whose_bound_is_not_finite_are_refused(name):
+    good = dict.fromkeys(("gain", "delta", "eps_r", "eps_p", "r_max"), 0.1)
+    with pytest.raises(ValueError, match=rf"{name}.* too large for a bound, got"):
+        bounds.theorem1(**(good | {name: 1e308}), discount=0.99)
+    row = {"surrogate_gain": 0.1, "update_kl_max_turn": 0.1}
+    curve = {"r_max": 1e308, "eps_r": 0.0, "eps_p": 0.0, "measured": 1}
+    assert bounds.best_bound([row], discount=0.99, **curve) is None
+
+
 def test_the_best_update_of_a_curve_is_told():
     errors = {"eps_r": 0.0, "eps_p": 0.0, "r_max": 1.0, "measured": 10}
     curve = [
