@@ -220,7 +220,7 @@ def with_defaults(raw: Raw) -> Raw:
       ValueError: Transformers cannot read it either.
     """
     missing = [name for name in _DEFAULTED if name not in raw]
-    rope = not any(raw.get(name) for name in _ROPE)
+    rope = all(raw.get(name) in (None, {}) for name in _ROPE)
     if not (missing or rope) or raw.get("model_type") not in FAMILIES:
         return raw
     # Imported here: it takes seconds, and directories written here leave nothing out.
@@ -255,10 +255,12 @@ def read_config(raw: Raw) -> ModelConfig:
             raise ValueError(f"{name} is missing")
     num_heads = raw["num_attention_heads"]
     shared = {name: raw[name] for name in required} | {
-        "num_key_value_heads": raw.get("num_key_value_heads") or num_heads,
-        "head_dim": raw.get("head_dim") or raw["hidden_size"] // num_heads,
+        "num_key_value_heads": _option(raw, "num_key_value_heads", num_heads),
+        "head_dim": raw["hidden_size"] // num_heads
+        if raw.get("head_dim") is None
+        else raw["head_dim"],
         "intermediate_size": raw.get("intermediate_size"),
-        "max_position_embeddings": raw.get("max_position_embeddings") or 4096,
+        "max_position_embeddings": _option(raw, "max_position_embeddings", 4096),
         "rms_norm_eps": raw.get("rms_norm_eps", 1e-6),
         "tie_word_embeddings": raw.get("tie_word_embeddings", False),
         "model_type": raw["model_type"],
@@ -269,13 +271,19 @@ def read_config(raw: Raw) -> ModelConfig:
     return ModelConfig(**options)
 
 
+def _option(raw: Raw, name: str, default: Any) -> Any:
+    """Return an option, the default where it is missing or null; a zero is neither."""
+    value = raw.get(name)
+    return default if value is None else value
+
+
 def _rope(raw: Raw) -> Raw:
     for name in ("rope_scaling", "rope_parameters"):
         if not isinstance(raw.get(name) or {}, Mapping):
             raise ValueError(f"{name} must be an object, got {raw[name]!r:.60}")
     # rope_parameters since Transformers 5; rope_theta and rope_scaling before.
     rope = (raw.get("rope_scaling") or {}) | (raw.get("rope_parameters") or {})
-    theta = rope.get("rope_theta") or raw.get("rope_theta") or 10_000.0
+    theta = _option(rope, "rope_theta", _option(raw, "rope_theta", 10_000.0))
     kind = rope.get("rope_type", rope.get("type"))
     if kind in (None, "default"):
         return {"rope_theta": theta}

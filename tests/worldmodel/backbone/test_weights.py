@@ -423,6 +423,11 @@ def test_rotary_buffers_of_old_files_are_no_error(saved, broken):
         ),
         ({"hidden_size": ...}, "hidden_size is missing"),
         ({"intermediate_size": ...}, "intermediate_size is missing"),
+        ({"rope_theta": 0.0}, r"config\.json: rope_theta must be > 0, got 0"),
+        ({"rope_parameters": {"rope_theta": 0.0}}, "rope_theta must be > 0, got 0"),
+        ({"num_key_value_heads": 0}, "num_key_value_heads must be > 0, got 0"),
+        ({"head_dim": 0}, "head_dim must be > 0, got 0"),
+        ({"max_position_embeddings": 0}, "max_position_embeddings must be > 0, got 0"),
     ],
 )
 def test_an_option_we_do_not_have_is_an_error(broken, changes, message):
