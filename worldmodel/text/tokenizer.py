@@ -112,9 +112,13 @@ def _read(directory: str | os.PathLike) -> tuple[Tokenizer, dict[str, bytes]]:
         text = str(error).replace("\n", " ")
         name = path if path.is_file() else Path(directory, others[0])
         raise RecordError(f"{name}: no tokenizer ({text:.200})") from None
-    return core, {
-        name: file.read_bytes() for name, file in paths.items() if file.is_file()
-    }
+    files = {name: file.read_bytes() for name, file in paths.items() if file.is_file()}
+    if REFERENCE_FILE in files:  # also where a model is read that needs no references
+        try:
+            ReferenceRule.parse(files[REFERENCE_FILE])
+        except RecordError as error:
+            raise RecordError(f"{Path(directory)}/{error}") from None
+    return core, files
 
 
 def _convert(directory: str | os.PathLike) -> Tokenizer:
@@ -202,10 +206,12 @@ class Vocabulary:
     @property
     def chat_template(self) -> str | None:
         """The Jinja template of a conversation, or None."""
+        name = "chat_template.jinja"
         try:
-            if "chat_template.jinja" in self._files:
-                return self._files["chat_template.jinja"].decode()
-            settings = json.loads(self._files.get("tokenizer_config.json", b"{}"))
+            if name in self._files:
+                return self._files[name].decode()
+            name = "tokenizer_config.json"
+            settings = json.loads(self._files.get(name, b"{}"))
             template = settings.get("chat_template")
             if isinstance(template, list):  # several, by name
                 template = next(
@@ -213,12 +219,12 @@ class Vocabulary:
                 )
         except (ValueError, AttributeError, TypeError, KeyError) as error:
             raise RecordError(
-                f"tokenizer_config.json or chat_template.jinja is damaged: {error}"
+                f"{Path(self.directory, name)}: expected a chat template ({error})"
             ) from None
         if template is not None and not isinstance(template, str):
             raise RecordError(
-                f"tokenizer_config.json: expected a chat_template that is a string, "
-                f"got {template!r:.60}"
+                f"{Path(self.directory, name)}: expected a chat_template that is a "
+                f"string, got {template!r:.60}"
             )
         return template
 

@@ -1,6 +1,7 @@
 """A directory's own tokenizer: raw text, control tokens only where asked for."""
 
 import json
+import re
 
 import pytest
 from hypothesis import example, given
@@ -74,6 +75,10 @@ def test_ends_and_templates_of_a_directory(directory, tmp_path):
     path = tmp_path / "tokenizer_config.json"
     path.write_text(json.dumps({"chat_template": several}))
     assert Vocabulary.load(tmp_path).chat_template == "b"
+    for damaged in ('{"chat_template": 3}', "[]", '{"chat_template": ['):
+        path.write_text(damaged)
+        with pytest.raises(RecordError, match=re.escape(f"{path}: expected a chat")):
+            _ = Vocabulary.load(tmp_path).chat_template
     path.unlink()
     assert Vocabulary.load(tmp_path).chat_template is None
 
