@@ -322,6 +322,8 @@ def readers() -> dict[str, Reader]:
                 b'weather(city="Paris", days=2)',
                 b'<tool_call>{"name": "a", "arguments": {"b": [1]}}</tool_call>',
                 b'find {"name": "x"}\nanswer {"content": "y"}',
+                b'[find(name="x"), look()]',
+                b'{"tool_calls": [{"function": {"name": "a", "arguments": "{}"}}]}',
             ],
             _text(read_action),
             (),

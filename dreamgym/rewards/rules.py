@@ -19,12 +19,12 @@ from dreamgym.rewards.config import (
 )
 from dreamgym.rewards.tool_config import ToolConfig
 from worldmodel.data.records import Episode, State, Task, Transition
+from worldmodel.text.tools.argument_score import argument_score
 from worldmodel.text.tools.call_matching import Matching, match_calls
 from worldmodel.text.tools.call_results import failed_calls
 from worldmodel.text.tools.tool_calls import (
     Action,
     Call,
-    argument_score,
     expected_calls,
     read_action,
 )

@@ -294,7 +294,7 @@ class ToolEnv(TextEnv):
         self._steps, self._reward = self._steps + 1, float(self.step_reward)
         self._replaced_sight = None
         expected = {"_task": self._task, "_open": True, "_steps": self._steps}
-        calls, _ = read_action(action)
+        calls, _ = read_action(action, self.tools)
         if calls and self.tools:
             results = []
             for call in calls:
@@ -346,7 +346,7 @@ class ToolEnv(TextEnv):
 
     def _grade(self, action: str) -> str:
         # Without tools an action that looks like a call is an answer all the same.
-        content = read_action(action).answer
+        content = read_action(action, self.tools).answer
         text = action if content is None else content
         if _SURROGATES.search(text):
             raise ValueError("the answer has half of a surrogate pair")

@@ -30,10 +30,10 @@ from worldmodel.fitting.arrays import AnyArray, Ratio
 from worldmodel.fitting.batches import Example, Tokens
 from worldmodel.text import prompts
 from worldmodel.text.tokenizer import TextTokenizer
+from worldmodel.text.tools.argument_score import argument_score
 from worldmodel.text.tools.call_matching import match_calls
 from worldmodel.text.tools.tool_calls import (
     Call,
-    argument_score,
     expected_calls,
     read_action,
 )

@@ -15,7 +15,8 @@ import numpy as np
 from jaxtyping import Float
 from scipy.optimize import linear_sum_assignment
 
-from worldmodel.text.tools.tool_calls import MATCHES, Call, argument_score
+from worldmodel.text.tools.argument_score import argument_score
+from worldmodel.text.tools.tool_calls import MATCHES, Call
 
 OTHER_TOOL = 0.01
 """The similarity of calls of different tools. They are compared where nothing better is

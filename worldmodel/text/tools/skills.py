@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from worldmodel.data.records import Episode
+from worldmodel.text.tools.argument_score import argument_score
 from worldmodel.text.tools.call_matching import Matching, match_calls
 from worldmodel.text.tools.call_results import failed_calls
 from worldmodel.text.tools.tool_calls import (
     Action,
     Call,
-    argument_score,
     expected_calls,
     read_action,
 )

@@ -1,7 +1,7 @@
-"""Tool calls in actions, parsed from text and compared with the expected calls.
+"""Tool calls in actions, parsed from text, and the expected calls of a task.
 
 action -> Action: its calls, or its answer; a task's `options["calls"]` -> the expected
-calls of each step; arguments of both -> a score in [0, 1].
+calls of each step.
 
 An action is a call where the whole of it is one of
   {"tool": "weather", "arguments": {"city": "Paris"}}
@@ -12,10 +12,13 @@ An action is a call where the whole of it is one of
   weather {"city": "Paris", "days": 2}
 with or without <action>...</action>, <tool_call>...</tool_call> or a fence around it.
 Instead of `arguments` an object may say `args`, `parameters`, `input` or `params`, and
-the arguments may be a JSON object in a string, as OpenAI writes them. The importer of
-OpenAI messages, and `write_call`, write the last form. A value of the form before it is
-JSON, text in single quotes, or bare words. Several calls are made at once by one call a
-line, by a JSON list of calls, or by several <tool_call> blocks.
+the arguments may be a JSON object in a string, as OpenAI writes them, or null where
+there are none. The importer of OpenAI messages, and `write_call`, write the last form.
+A value of the form before it is JSON, text in single quotes, or bare words. An object
+may name its tool under `action` as well, with nothing beside the arguments. Several
+calls are made at once by one call a line, by a JSON list of calls, by a message
+{"tool_calls": [...]} of OpenAI, by a list [weather(city="Paris"), news()] of Python, or
+by several <tool_call> blocks.
 
 An answer is one of
   {"type": "answer", "content": "It will rain."}
@@ -24,14 +27,13 @@ or any other text (a command of a text game is an answer in this sense). What be
 a call or as a JSON object and cannot be parsed is a malformed call, not an answer.
 """
 
-import difflib
 import json
-import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from worldmodel.data.records import Task
+from worldmodel.text.tools.call_values import read_arguments, read_json
 
 ANSWER = "answer"
 """The name under which an answer is written as strictly as a call (`write_answer`)."""
@@ -41,9 +43,9 @@ CONTENT = "content"
 MATCHES = ("step", "order", "assignment")
 """How calls are matched with the expected ones (call_matching.py)."""
 
-LONG = 2000
-"""Characters above which texts are compared for equality only, and behind which no
-tool's name is looked for in a broken call: matching takes long."""
+_LONG = 2000
+"""Characters behind which no tool's name is looked for in a broken call, since matching
+takes long."""
 
 MAX_ACTION_WORDS = 6
 """Words of an action that a reasoning trace quotes, at most."""
@@ -55,7 +57,7 @@ _KEYS = {
     "name": _ARGUMENTS,
     "tool_name": _ARGUMENTS,
     "function": _ARGUMENTS,
-    "action": ("action_input",),
+    "action": ("action_input", *_ARGUMENTS),
 }
 """The key of a tool's name, and the keys under which its arguments may stand."""
 _ALSO_OTHERS = frozenset({"name", "function", "action"})
@@ -69,7 +71,14 @@ _THOUGHT = "<think>", "</think>"  # around a thought before a call
 _FENCE = re.compile(r"```(?:json)?\s*\n\s*([{\[].*)\n\s*```", re.DOTALL)
 _OTHER_KEYS = frozenset({"when", "type", "thought", "reasoning"})
 """Keys beside a tool's name that are no arguments."""
-_INPUTS = ("input", "params")  # objects that are no calls have them as well
+_INPUTS = ("input", "params")  # objects that are no calls have them, with other keys
+_MESSAGE = "tool_calls"
+"""The key of the calls in a message of OpenAI."""
+_MESSAGE_KEYS = frozenset(
+    {_MESSAGE, "role", "content", "refusal", "annotations", "audio", "function_call"}
+    | {"reasoning", "reasoning_content", "thought"}
+)
+"""The keys of such a message: an object with others is data, and an answer."""
 NAME = r"[A-Za-z_][\w./-]*"  # as MCP allows it
 _TOOL_KEY = re.compile(r"[\"']?(?:tool|which)[\"']?\s*:\s*(?:[\"']([\w./-]*))?")
 _NAME_KEY = re.compile(
@@ -80,11 +89,10 @@ _NAMED = re.compile(rf"({NAME})\(")
 _SPACED = re.compile(rf"({NAME})\s+(\{{.*)", re.DOTALL)
 _CALL_LINE = re.compile(rf"{NAME}(\s+\{{.*|\(.*\))|\{{.*\}}")
 _OBJECT_LIST = re.compile(r"\[\s*\{")
-_ARGUMENT = re.compile(r"\s*([^\W\d]\w*)\s*=\s*")
-_SINGLE = re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL)
-_BARE = re.compile(r"[^,()=\"'{}\[\]]+")
-_NEXT = re.compile(r"\s*(,|\Z)")
-_PYTHON = {"True": True, "False": False, "None": None}  # JSON writes them otherwise
+_LISTED = re.compile(rf"\s*({NAME})\(")
+_LIST_NEXT = re.compile(r"\s*(,|\]\Z)")
+_CALL_LIST = re.compile(rf"\[\s*({NAME})\(\s*[^\W\d]\w*\s*=")
+"""How a list of calls begins; [sin(x)] is none, nor is a link [here](...)."""
 
 
 class Call(NamedTuple):
@@ -114,19 +122,35 @@ class Action(NamedTuple):
         return not (self.answer or any(call.valid_json for call in self.calls))
 
 
-def read_action(action: str) -> Action:
-    """Return the calls or the answer of an action. Never raises."""
+def read_action(action: str, tools: Container[str] | None = None) -> Action:
+    """Return the calls or the answer of an action. Never raises.
+
+    Args:
+      tools: the names of the task's tools, where they are at hand: an object {"action":
+        ..., "args": {...}} is an answer where it names none of them, such as a record
+        that was asked for.
+    """
     text = _without_wrapper(action)
     if _CALL_TAG.match(text) and not _CALL_TAG.sub("", text):  # one block a call
         text = "\n".join(call.strip() for call in _CALL_TAG.findall(text))
     calls = _calls(text)
-    if calls is None:
+    if calls is None or _is_record(text, calls, tools):
         return Action((), _answer(text) or None)
     if len(calls) == 1 and calls[0].tool == ANSWER:
         content = calls[0].arguments.get(CONTENT)
         if calls[0].arguments.keys() == {CONTENT} and isinstance(content, str):
             return Action((), content.strip() or None)
     return Action(calls, None)
+
+
+def _is_record(text: str, calls: Sequence[Call], tools: Container[str] | None) -> bool:
+    """Return whether an object that could be a call names no tool of the task."""
+    if tools is None or not text.startswith("{") or len(calls) != 1:
+        return False
+    if calls[0].tool in tools or not calls[0].valid_json:
+        return False
+    row = json.loads(text)  # _object has read it
+    return row.get("action") == calls[0].tool and "action_input" not in row
 
 
 def action_words(action: str) -> list[str]:
@@ -167,6 +191,10 @@ def _calls(text: str) -> tuple[Call, ...] | None:
     """Return the calls that a text is, or None where it is none."""
     if text.startswith("["):
         return _list(text)
+    if text.startswith("{") and f'"{_MESSAGE}"' in text:
+        calls = _message(text)
+        if calls is not None:
+            return calls
     rows = [line.strip() for line in text.split("\n") if line.strip()]
     if len(rows) > 1 and all(_CALL_LINE.fullmatch(row) for row in rows):
         calls = [_one(row) for row in rows]
@@ -179,11 +207,51 @@ def _calls(text: str) -> tuple[Call, ...] | None:
 def _list(text: str) -> tuple[Call, ...] | None:
     """Return the calls of a JSON list, or None where an item is no call."""
     try:
-        rows = _json(text)
+        rows = read_json(text)
     except (ValueError, RecursionError):
-        return (Call("", {}, False),) if _OBJECT_LIST.match(text) else None
+        malformed = (Call("", {}, False),) if _OBJECT_LIST.match(text) else None
+        return malformed or _python_list(text)
     calls = [_call(row) for row in rows] if isinstance(rows, list) else []
     return tuple(c for c in calls if c) if calls and None not in calls else None
+
+
+def _python_list(text: str) -> tuple[Call, ...] | None:
+    """Return the calls of [weather(city="Paris"), news()], or None.
+
+    One that begins with an argument by name and cannot be read is a malformed call,
+    unless more text stands behind it.
+    """
+    at, calls = 1, list[Call]()
+    try:
+        while named := _LISTED.match(text, at):
+            arguments, at = read_arguments(text, named.end())
+            calls.append(Call(named[1], arguments))
+            end = _LIST_NEXT.match(text, at)
+            if end is None:
+                break
+            if end[1] != ",":
+                return tuple(calls)
+            at = end.end()
+    except (ValueError, RecursionError):
+        pass  # it is no list of calls, or a malformed one
+    opening = _CALL_LIST.match(text)
+    if opening is None or ("]" in text and not text.endswith("]")):
+        return None
+    return (Call(opening[1], {}, False),)
+
+
+def _message(text: str) -> tuple[Call, ...] | None:
+    """Return the calls of a message of OpenAI, or None where an object is none."""
+    try:
+        row = read_json(text)
+    except (ValueError, RecursionError):
+        return None  # a malformed call, as any object
+    rows = row.get(_MESSAGE)
+    if row.keys() - _MESSAGE_KEYS or not isinstance(rows, list) or not rows:
+        return None
+    if not all(isinstance(x, dict) for x in rows):
+        return None
+    return tuple(_call(x) or Call("", {}, False) for x in rows)
 
 
 def _one(text: str) -> Call | None:
@@ -195,12 +263,11 @@ def _one(text: str) -> Call | None:
     named = _NAMED.match(text)
     if named is None:
         return None
-    inside = text[named.end() : -1] if text.endswith(")") else None
     try:
-        arguments = None if inside is None else _arguments(inside)
+        arguments, end = read_arguments(text, named.end())
     except (ValueError, RecursionError):
-        arguments = None
-    if arguments is None:
+        return Call(named[1], {}, False)
+    if end < len(text):  # more text stands behind it
         return Call(named[1], {}, False)
     return Call(named[1], arguments)
 
@@ -217,7 +284,7 @@ def _answer(text: str) -> str:
 def _spaced(tool: str, text: str) -> Call:
     """Return the call of a name and its arguments, a JSON object behind a blank."""
     try:
-        arguments = _json(text)
+        arguments = read_json(text)
     except (ValueError, RecursionError):
         arguments = None
     return (
@@ -277,62 +344,16 @@ def calls_option(actions: Iterable[str]) -> list[Any]:
     return rows
 
 
-def argument_score(actual: Mapping[str, Any], gold: Mapping[str, Any]) -> float:
-    """Return how well arguments match the gold ones, in [0, 1].
-
-    The mean over all names that either has; 1.0 where neither has any. A number `a`
-    scores 1 - |a - g| / max(|g|, 1), at least 0 (the primer has -|a - g|, which is
-    unbounded); a text scores its similarity to the gold text (difflib, ignoring case
-    and blanks); an object scores as arguments do; anything else scores 1 if equal. A
-    name that only one side has scores 0.
-    """
-    names = actual.keys() | gold.keys()
-    if not names:
-        return 1.0
-    both = actual.keys() & gold.keys()
-    # Sorted, because a sum of floats must not depend on the hashes of names.
-    return sum(_similarity(actual[k], gold[k]) for k in sorted(both)) / len(names)
-
-
-def _similarity(actual: Any, gold: Any) -> float:
-    try:
-        if _number(actual) and _number(gold):
-            if actual == gold:
-                return 1.0
-            return max(0.0, 1.0 - abs(actual - gold) / max(abs(gold), 1))
-        if isinstance(actual, str) and isinstance(gold, str):
-            return _likeness(_plain(actual), _plain(gold))
-        if isinstance(actual, Mapping) and isinstance(gold, Mapping):
-            return argument_score(actual, gold)
-        return float(type(actual) is type(gold) and actual == gold)
-    except (OverflowError, RecursionError):  # huge integers, deep nesting
-        return 0.0
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.casefold().split())
-
-
-def _likeness(actual: str, gold: str) -> float:
-    if actual == gold or max(len(actual), len(gold)) > LONG:
-        return float(actual == gold)
-    return difflib.SequenceMatcher(None, actual, gold, autojunk=False).ratio()
-
-
 # --- reading -----------------------------------------------------------------
 
 
 def _object(text: str) -> Call | None:
     """Return the call that is written as a JSON object, or None."""
     try:
-        row = _json(text)
+        row = read_json(text)
     except (ValueError, RecursionError):
         # The tool stands near the beginning; a long search would take minutes.
-        start = text[:LONG]
+        start = text[:_LONG]
         match = _TOOL_KEY.search(start) or _NAME_KEY.search(start)
         return Call("" if match is None else match[1] or "", {}, False)
     return _call(row)
@@ -349,9 +370,8 @@ def _call(row: Any) -> Call | None:
         return None
     place = next((k for k in _KEYS[key] if k in row), None)
     others = row.keys() - _OTHER_KEYS - {key, place}
-    if key in _ALSO_OTHERS and (
-        place is None or (place in _INPUTS and others - {"id"})
-    ):
+    loose_form = place in _INPUTS or (key == "action" and place in _ARGUMENTS)
+    if key in _ALSO_OTHERS and (place is None or (loose_form and others - {"id"})):
         return None  # an object that only has a name, or a person's, is an answer
     tool, arguments = row[key], {} if place is None else _decoded(row[place])
     if key in _WITH_OBJECT and not isinstance(arguments, dict):
@@ -365,66 +385,10 @@ def _call(row: Any) -> Call | None:
 
 
 def _decoded(arguments: Any) -> Any:
-    """Return arguments, decoded where they are a JSON object in a string."""
-    if not isinstance(arguments, str):
-        return arguments
-    try:
-        return _json(arguments or "{}")
-    except (ValueError, RecursionError):
-        return None
-
-
-def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-def _finite(text: str) -> float:
-    """Return a number; JSON allows 1e999, which is infinite."""
-    if math.isfinite(value := float(text)):
-        return value
-    raise ValueError(f"{text} is too large a number")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_no_number, parse_float=_finite)
-
-
-def _json(text: str) -> Any:
-    """Return the value of a JSON text of finite numbers; raises ValueError."""
-    return _DECODER.decode(text)
-
-
-def _arguments(text: str) -> dict[str, Any]:
-    """Return the values of `a=1, b="x", c='y', d=bare words`; raises ValueError."""
-    out: dict[str, Any] = {}
-    at = 0
-    while text[at:].strip():
-        name = _ARGUMENT.match(text, at)
-        if name is None or name[1] in out:
-            raise ValueError(f"expected a new name= at {text[at : at + 20]!r}")
-        out[name[1]], at = _value(text, name.end())
-        end = _NEXT.match(text, at)
-        if end is None:
-            raise ValueError(f"expected a comma at {text[at : at + 20]!r}")
-        at = end.end()
-        if end[1] and not text[at:].strip():
-            raise ValueError("nothing follows the last comma")
-    return out
-
-
-def _value(text: str, at: int) -> tuple[Any, int]:
-    """Return the value that begins at a position, and the position behind it."""
-    if text[at : at + 1] in ('"', "{", "["):
-        return _DECODER.raw_decode(text, at)
-    single = _SINGLE.match(text, at)
-    if single is not None:
-        return re.sub(r"\\(.)", r"\1", single[1], flags=re.DOTALL), single.end()
-    bare = _BARE.match(text, at)
-    if bare is None:
-        raise ValueError(f"expected a value at {text[at : at + 20]!r}")
-    text = bare[0].strip()
-    if text in _PYTHON:
-        return _PYTHON[text], bare.end()
-    try:
-        return _json(text), bare.end()
-    except ValueError:
-        return text, bare.end()
+    """Return arguments, decoded where they are JSON in a string; null is none."""
+    if isinstance(arguments, str):
+        try:
+            arguments = read_json(arguments or "{}")
+        except (ValueError, RecursionError):
+            return arguments  # a text, which no tool takes
+    return {} if arguments is None else arguments

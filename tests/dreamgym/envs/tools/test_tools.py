@@ -108,6 +108,9 @@ def test_lines_that_are_always_seen_may_be_a_text_or_a_list(shown):
         '{"function": {"name": "put", "arguments": "{\\"key\\": \\"apple\\", '
         '\\"value\\": 7}"}}',
         'put(key="apple", value=7)',
+        '[put(key="apple", value=7)]',
+        '{"action": "put", "args": {"key": "apple", "value": 7}}',
+        '{"tool_calls": [{"name": "put", "arguments": {"key": "apple", "value": 7}}]}',
     ],
 )
 def test_a_call_wins_in_every_form(action):
@@ -361,6 +364,21 @@ def test_the_content_of_an_answer_reaches_the_environment(action):
     options = {"question": "2 + 2", "answer": "4"}
     env, *_ = begun(Quiz(), Task(id="q", instruction="answer", options=options))
     assert base.take(env, action).success
+
+
+def test_a_record_that_names_no_tool_reaches_the_environment_as_an_answer():
+    answers = []
+
+    class Clerk(Store):
+        def answer(self, text):
+            answers.append(text)
+            return ""
+
+    env, *_ = begun(Clerk())
+    record = '{"action": "approve", "args": {"id": 3}}'
+    assert not base.take(env, f"<action>{record}</action>").invalid
+    assert answers == [record]
+    assert base.take(env, '{"action": "approve", "action_input": {"id": 3}}').invalid
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from worldmodel.text.tools.argument_score import argument_score
 from worldmodel.text.tools.call_matching import OTHER_TOOL, match_calls
-from worldmodel.text.tools.tool_calls import MATCHES, Call, argument_score
+from worldmodel.text.tools.tool_calls import MATCHES, Call
 
 A, B, C = (Call(name, {"x": i}) for i, name in enumerate("abc"))
 EXTRA = Call("look", {})

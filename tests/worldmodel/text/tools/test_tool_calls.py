@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from worldmodel.data.records import Task
+from worldmodel.text.tools.argument_score import argument_score
 from worldmodel.text.tools.tool_calls import (
     Action,
     Call,
-    argument_score,
     calls_option,
     expected_calls,
     has_answer_form,
@@ -48,6 +48,13 @@ PARIS = Call("weather", {"city": "Paris", "days": 2})
         '{"tool_name": "weather", "parameters": {"city": "Paris", "days": 2}}',
         '{"function": "weather", "arguments": {"city": "Paris", "days": 2}}',
         '{"action": "weather", "action_input": {"city": "Paris", "days": 2}}',
+        '{"action": "weather", "action_input": {"city": "Paris", "days": 2}, "log": 1}',
+        '{"action": "weather", "args": {"city": "Paris", "days": 2}}',
+        '{"tool_calls": [{"id": "1", "type": "function", "function": {"name": '
+        '"weather", "arguments": "{\\"city\\": \\"Paris\\", \\"days\\": 2}"}}]}',
+        '{"role": "assistant", "content": null, "tool_calls": [{"name": "weather", '
+        '"arguments": {"city": "Paris", "days": 2}}]}',
+        '[weather(city="Paris", days=2)]',
         '```json\n{"tool": "weather", "args": {"city": "Paris", "days": 2}}\n```',
         'weather(city="Paris", days=2)',
         "weather( city = 'Paris' , days=2 )",
@@ -78,6 +85,18 @@ def test_every_notation_tells_the_same_call(action):
         '{"function": "chairs the board", "name": "Ada"}',
         '{"action": "wait"}',
         '{"action": "Final Answer", "action_input": "42"}',
+        '{"action": "buy", "parameters": {"item": 3}, "reason": "it is cheap"}',
+        '{"action": "buy", "args": ["lamp"]}',
+        '{"tool_calls": 3}',
+        '{"tool_calls": []}',
+        '{"tool_calls": [2, 0, 1]}',
+        '{"tool_calls": [{"tool": "weather"}], "errors": 1}',  # a report on calls
+        "[sin(x), cos(x)]",
+        "[see(2)] It will rain.",
+        "[note(day=2)] It will rain.",
+        "[here](https://example.org/a(b=c))",
+        "[0, 1)",
+        "[Paris, Rome (Italy)]",
         '{"function": "f", "input": "text"}',
         "<think>It will rain.</think>",
         "the tags <think>a</think> are removed",
@@ -103,6 +122,11 @@ def test_what_is_no_call(action):
         ('{"name": "weather", "arguments": {"city": "Par', "weather"),
         ('{"name": "weather", "arguments": "{broken"}', "weather"),
         ('{"tool": "weather", "args": [1]}', "weather"),
+        ('{"tool_calls": [{"function": {"name": "weather", "arguments": "{', "weather"),
+        ('{"tool_calls": [{"function": {"arguments": "{}"}}]}', ""),
+        ('[weather(city="Paris"), news(', "weather"),  # it is cut off
+        ('[weather(city="Paris"), news(2)]', "weather"),
+        ("[weather(city=Paris)", "weather"),
         ('{"tool": "w", "arguments": {"x": ' + "9" * 5000 + "}}", "w"),
         ('{"tool": "pay", "arguments": {"amount": 1e999}}', "pay"),  # infinite
         ('pay {"amount": -1e999}', "pay"),
@@ -133,6 +157,27 @@ def test_other_objects_and_fences_stay_answers():
         assert read_action(text) == Action((), text)
 
 
+@pytest.mark.parametrize("arguments", ["null", '"null"', '""', "{}"])
+@pytest.mark.parametrize("name", ["tool", "name", "action", "function"])
+def test_null_is_no_arguments(name, arguments):
+    action = f'{{"{name}": "list", "args": {arguments}}}'
+    assert read_call(action) == Call("list", {})
+
+
+def test_a_record_of_an_action_is_an_answer_where_no_tool_has_its_name():
+    record = '{"action": "approve", "args": {"id": 3}}'
+    assert read_action(record, ["approve"]).calls == (Call("approve", {"id": 3}),)
+    assert read_action(record, ["find"]) == Action((), record)
+    assert read_action(f"<action>{record}</action>", []).answer == record
+    # Other forms of a call are no records: a tool's name may be misspelled.
+    for text in (
+        '{"tool": "fnd", "args": {}}',
+        '{"action": "fnd", "action_input": {}}',
+        '{"action": "fnd", "args": {}}\n{"action": "fnd", "args": {}}',
+    ):
+        assert read_action(text, ["find"]).calls[0] == Call("fnd", {})
+
+
 def test_what_models_write_beside_a_call_is_no_argument():
     action = '{"thought": "which first?", "tool": "list", "type": "call"}'
     assert read_call(action) == Call("list", {})
@@ -151,7 +196,10 @@ def test_values_are_json_or_words():
             "g": None,
         },
     )
-    assert read_call("f()") == Call("f", {})
+    assert read_call("f()") == read_call("f( )") == Call("f", {})
+    listed = read_action('[f(a="),(]", b=[1, 2]), g.h(), i(c=New York)]').calls
+    first = Call("f", {"a": "),(]", "b": [1, 2]})
+    assert listed == (first, Call("g.h", {}), Call("i", {"c": "New York"}))
     assert read_call("news.search(q=x)") == Call("news.search", {"q": "x"})
 
 
@@ -176,7 +224,8 @@ def test_a_written_call_is_read_again():
 @settings(max_examples=200, deadline=None)
 @given(st.text(alphabet=string.printable + "é\ud800\u2028\x00", max_size=60))
 def test_no_action_crashes_the_reader(text):
-    for action in (text, f"f({text})", f'{{"tool": {text}}}', f"f(x={text}"):
+    others = (f"[f(x=1), g({text})]", f'{{"tool_calls": [{text}]}}')
+    for action in (text, f"f({text})", f'{{"tool": {text}}}', f"f(x={text}", *others):
         result = read_call(action)
         if result is not None:
             assert isinstance(result.tool, str)
@@ -285,6 +334,10 @@ def test_calls_that_are_made_at_once():
         f'weather(city="Paris")\n\n{second}',
         '[{"name": "weather", "arguments": {"city": "Paris"}}, '
         '{"name": "news", "arguments": {"day": 2}}]',
+        '[weather(city="Paris"), news(day=2)]',
+        "[ weather(city='Paris') ,\n news( day = 2 ) ]",
+        '{"tool_calls": [{"name": "weather", "arguments": {"city": "Paris"}}, '
+        '{"function": {"name": "news", "arguments": "{\\"day\\": 2}"}}]}',
     ):
         assert read_action(text) == Action((weather, news), None)
     assert read_call(f"{first}\n{second}") == weather
