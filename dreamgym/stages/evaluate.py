@@ -9,14 +9,12 @@ from dreamgym.agent.planning import PlanningPolicy
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.build.costs import games_cost, plan_cost
 from dreamgym.build.planning import PLANNER, load_player, plan_of, plan_settings
-from dreamgym.build.real.dev_choice import original_policy
 from dreamgym.build.real.environments import NO_ENV, play_floor, play_test_games
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.evaluate import summary
 from dreamgym.evaluation.report import counts_text
 from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
-from worldmodel.data.records import atomic_write
 
 
 def body(run: Run, policy: str) -> dict[str, Any]:
@@ -24,15 +22,12 @@ def body(run: Run, policy: str) -> dict[str, Any]:
 
     A policy that plans (`evaluate.plan.method`, or `planner`) has the numbers of its
     planning: dreamed steps and seconds for each real step, and the share of steps whose
-    action it changed. A policy that is a copy of another one would play the same games:
-    it has those of the other one, if they are played, and `copied_from` its name.
+    action it changed.
     """
     if not run.config.env.id:
         return {"status": NO_ENV}
     if policy == PLANNER and not run.path(f"policies/{PLANNER}").is_dir():
         return {"status": run.numbers(PLANNER)["status"]}
-    if copied := _copy_of_games(run, policy):
-        return copied
     if plan_of(run, policy).method == "none":
         return _numbers(policy, play_test_games(run, policy))
     player, begin = load_player(run, policy), time.perf_counter()
@@ -48,22 +43,6 @@ def body(run: Run, policy: str) -> dict[str, Any]:
             "seconds_per_step": seconds / steps,
         }
     return numbers
-
-
-def _copy_of_games(run: Run, policy: str) -> dict[str, Any]:
-    """Write the games of the policy that this one is a copy of; return their numbers.
-
-    Empty where it is no copy, or where these games have not been played.
-    """
-    original = original_policy(run, policy)
-    games = run.path(f"test/{original}.jsonl")
-    numbers = run.numbers(f"evaluate/{original}")
-    if original == policy or "games" not in numbers or not games.is_file():
-        return {}
-    with atomic_write(run.path(f"test/{policy}.jsonl")) as file:
-        file.write(games.read_text(encoding="utf-8"))
-    copied = {k: v for k, v in numbers.items() if k != "test_transitions"}
-    return copied | {"copied_from": original}
 
 
 def floor_body(run: Run, name: str) -> dict[str, Any]:
