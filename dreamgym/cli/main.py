@@ -168,9 +168,9 @@ def _run(words: list[str]) -> int:
         args.typed = _take_run(args, rest)
         status = args.body(args)
         check_interrupt()
-    except OutputClosedError:
+    except (OutputClosedError, KeyboardInterrupt, GeneratorExit, SystemExit):
         raise
-    except Exception as error:
+    except BaseException as error:  # an environment may raise what is no Exception
         if debug:
             traceback.print_exc()
         check_interrupt()  # whatever a library made of Ctrl-C
@@ -215,7 +215,7 @@ def _interruption() -> int:
     return 130
 
 
-def _report(error: Exception, command: str) -> int:
+def _report(error: BaseException, command: str) -> int:
     """Print what went wrong in a line or two; return the exit status."""
     if isinstance(error, _our_errors()):
         print(f"{command}: {error}", file=sys.stderr)
@@ -245,7 +245,7 @@ def _our_errors() -> tuple[type[Exception], ...]:
     return (RunError, RecordError, ChatError, CacheError, TrackerError)
 
 
-def _place(error: Exception) -> tuple[bool, str]:
+def _place(error: BaseException) -> tuple[bool, str]:
     """Return whether other code raised an error, and the last line of ours above."""
     frames = traceback.extract_tb(error.__traceback__)
     root = Path(__file__).parents[2]

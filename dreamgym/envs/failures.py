@@ -39,6 +39,10 @@ REPEAT_SECONDS = 1.0
 """Seconds between the alarms of a deadline that has passed."""
 
 
+NOT_CAUGHT = (KeyboardInterrupt, GeneratorExit)
+"""What foreign code raises and is not a fault of its own: it passes through."""
+
+
 class EnvironmentDown(ConnectionError):
     """An environment does not come back after a restart, or breaks all its games.
 
@@ -162,6 +166,19 @@ class EnvironmentFailure(NamedTuple):
         return f"{type(self.error).__name__}: {self.error}"
 
 
+def as_exception(error: BaseException) -> Exception:
+    """Return what foreign code raised as an Exception, which a caller can raise again.
+
+    A call of sys.exit() would end a run without a word, and what cancels a task of
+    asyncio or trio, or a panic of Rust, with a traceback.
+    """
+    if isinstance(error, Exception):
+        return error
+    if isinstance(error, SystemExit):
+        return RuntimeError(f"it called sys.exit({error.code!r})")
+    return RuntimeError(f"it raised {type(error).__name__}: {error}")
+
+
 def guarded(
     env: gymnasium.Env,
     call: Callable[[], Value],
@@ -171,10 +188,10 @@ def guarded(
 ) -> Value | EnvironmentFailure:
     """Return what a call into an environment's code returns, or why it failed.
 
-    An environment is foreign code: it may raise any exception, and the caller counts or
-    reports the failure. So does a call of sys.exit(), which would end a run without a
-    word. KeyboardInterrupt and EnvironmentDown are not caught. A Ctrl-C that the
-    environment swallowed is raised again.
+    An environment is foreign code: it may raise any exception, also one that is no
+    Exception (see `as_exception`), and the caller counts or reports the failure.
+    KeyboardInterrupt, GeneratorExit and EnvironmentDown are not caught. A Ctrl-C that
+    the environment swallowed is raised again.
 
     Args:
       seconds: the deadline of the call (see Deadline), 0 for none.
@@ -186,14 +203,12 @@ def guarded(
     try:
         with limit, np.errstate():  # errors that it turns on end no fit of ours
             value = call()
-    except EnvironmentDown:
+    except (*NOT_CAUGHT, EnvironmentDown):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         check_interrupt()
-        if isinstance(error, SystemExit):
-            cause = RuntimeError(f"it called sys.exit({error.code!r})")
-        else:
-            cause = no_answer(seconds, method) if limit.expired else error
+        late = limit.expired and not isinstance(error, SystemExit)
+        cause = no_answer(seconds, method) if late else as_exception(error)
         name = type(env.unwrapped).__name__
         place = limit.place if limit.expired else error_place(error)
         return EnvironmentFailure(name, cause, place)

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from dreamgym.envs.failures import NOT_CAUGHT
+
 _ROOT = Path(__file__).parents[1]
 _STANDARD = Path(sysconfig.get_path("stdlib"))
 
@@ -47,7 +49,9 @@ def imported(spec: str, target: str) -> Any:
         raise ValueError(_written_as_file(spec, name, attribute))
     try:
         module = importlib.import_module(name)
-    except (Exception, SystemExit) as error:
+    except NOT_CAUGHT:
+        raise
+    except BaseException as error:  # of foreign code
         raise ValueError(
             f"environment {spec!r} cannot be imported: {_reason(name, error)}"
         ) from error

@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 
 from dreamgym.envs.adapters import gymnasium_text
-from dreamgym.envs.failures import Deadline, not_started
+from dreamgym.envs.failures import NOT_CAUGHT, Deadline, not_started
 from dreamgym.envs.importing import imported, user_place
 
 ENVIRONMENTS = {
@@ -108,14 +108,18 @@ def make(spec: str, **kwargs: Any) -> gymnasium.Env:
     try:
         with np.errstate():
             env = maker(**kwargs)
-    except (OSError, MemoryError):  # whoever restarts environments knows these
+    except (
+        OSError,
+        MemoryError,
+        *NOT_CAUGHT,
+    ):  # whoever restarts environments knows these
         raise
     except SystemExit as error:  # it would end a command without a word
         raise ValueError(
             f"environment {spec!r} cannot be made: it called sys.exit({error.code!r})"
         ) from error
-    except Exception as error:
-        if not _is_users(spec):
+    except BaseException as error:
+        if isinstance(error, Exception) and not _is_users(spec):
             raise
         raise ValueError(
             f"environment {spec!r} cannot be made: {type(error).__name__}: {error} "

@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 
 from dreamgym.envs import base
-from dreamgym.envs.failures import EnvironmentDown
+from dreamgym.envs.failures import NOT_CAUGHT, EnvironmentDown
 from dreamgym.serving.messages import Refused, ResetOptions, State
 from dreamgym.serving.worlds import World
 from worldmodel.data.records import Task
@@ -131,7 +131,9 @@ class Player:
         if self._env is None:
             try:
                 self._env = self._world.make()
-            except (Exception, SystemExit) as error:  # foreign code
+            except NOT_CAUGHT:
+                raise
+            except BaseException as error:  # foreign code
                 message = f"the environment cannot be made: {error}"
                 raise Refused("FACTORY_ERROR", "no_environment", message) from error
         env = self._env

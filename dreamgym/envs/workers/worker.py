@@ -19,7 +19,7 @@ import numpy as np
 
 from dreamgym.envs import base, limits
 from dreamgym.envs.actions import as_list
-from dreamgym.envs.failures import error_place
+from dreamgym.envs.failures import NOT_CAUGHT, as_exception, error_place
 from dreamgym.envs.restarting import CAPABILITIES
 from dreamgym.envs.workers.messages import (
     MAX_BYTES,
@@ -63,14 +63,13 @@ class Worker:
         request = decode(message)
         try:
             return encode({"value": self._value(request)})
-        except SystemExit as error:
-            cause: Exception = RuntimeError(f"it called sys.exit({error.code!r})")
-            place = error_place(error)
         except MemoryError:  # whatever else is done may run out of it, too
             self.ended = True
             return OUT_OF_MEMORY
-        except Exception as error:
-            cause, place = error, error_place(error)
+        except NOT_CAUGHT:
+            raise
+        except BaseException as error:
+            cause, place = as_exception(error), error_place(error)
         self.ended |= request["method"] == "make"
         return encode({"error": error_fields(cause, place)})
 

@@ -1,5 +1,6 @@
 """The edge to foreign code: deadlines, Ctrl-C that is swallowed, what is down."""
 
+import asyncio
 import functools
 import inspect
 import os
@@ -68,6 +69,34 @@ def test_an_environment_that_ends_the_process_is_a_bad_game():
     failure = guarded(doubles.Corridor(), lambda: sys.exit(3))
     assert failure.reason == "RuntimeError: it called sys.exit(3)"
     assert failure.place.startswith("test_failures.py:")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (asyncio.CancelledError("stop"), "it raised CancelledError: stop"),
+        (
+            BaseExceptionGroup("two", [SystemExit(1)]),
+            "it raised BaseExceptionGroup: two",
+        ),
+    ],
+)
+def test_what_is_no_exception_is_a_bad_game(error, reason):
+    def call():
+        raise error
+
+    failure = guarded(doubles.Corridor(), call)
+    assert failure.reason.startswith(f"RuntimeError: {reason}")
+    assert failure.place.startswith("test_failures.py:")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit])
+def test_what_is_no_fault_of_an_environment_passes_through(error):
+    def call():
+        raise error
+
+    with pytest.raises(error):
+        guarded(doubles.Corridor(), call)
 
 
 def test_the_place_of_a_wrong_argument_is_the_line_of_the_user():

@@ -1,3 +1,4 @@
+import asyncio
 import sys
 
 import numpy as np
@@ -92,6 +93,7 @@ def test_a_class_that_is_no_environment_says_what_to_derive_it_from(monkeypatch)
         ("import no_such", "ModuleNotFoundError: No module named 'no_such' (module {}"),
         ("import json\njson.loads('x')", "(char 0) (module {}, {}2)"),
         ("def f(:", "SyntaxError: invalid syntax (module {}, {}1)"),
+        ("import asyncio\nraise asyncio.CancelledError('x')", "CancelledError: x (m"),
         ("import sys\nsys.exit(3)", "it called sys.exit(3) (module {}, {}2)"),
         (HIDES, "such as `list`, hides it from the type hints below: write `from __f"),
         (CRASHES, "has no attribute 'x'"),
@@ -132,11 +134,22 @@ class ExitsInInit(doubles.Corridor):
         raise SystemExit(0)
 
 
+class CancelledInInit(doubles.Corridor):
+    def __init__(self):
+        raise asyncio.CancelledError("stop")
+
+
 def test_an_environment_that_ends_the_program_is_an_error(monkeypatch):
     """Else a command would end without a word, with status 0."""
     monkeypatch.setattr(doubles, "ExitsInInit", ExitsInInit, raising=False)
     with pytest.raises(ValueError, match=r"it called sys.exit\(0\)"):
         registry.make("tests.doubles:ExitsInInit")
+
+
+def test_what_is_no_exception_is_an_error_of_the_environment(monkeypatch):
+    monkeypatch.setattr(doubles, "CancelledInInit", CancelledInInit, raising=False)
+    with pytest.raises(ValueError, match="cannot be made: CancelledError: stop"):
+        registry.make("tests.doubles:CancelledInInit")
 
 
 def test_what_a_module_asks_of_numpy_ends_with_its_import(tmp_path, monkeypatch):

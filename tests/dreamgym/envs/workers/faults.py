@@ -1,5 +1,6 @@
 """Corridors with faults, for worker processes: this module needs no JAX."""
 
+import asyncio
 import contextlib
 import copy
 import http.client
@@ -29,6 +30,8 @@ class Faulty(corridor.Corridor):
             os._exit(3)
         if action == "sys.exit":
             raise SystemExit(4)
+        if action == "cancel":
+            raise asyncio.CancelledError("stop")
         if action == "hang":
             time.sleep(600)
         if action == "divide":

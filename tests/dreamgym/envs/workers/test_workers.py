@@ -127,6 +127,7 @@ def test_variations_draw_from_the_generator_of_the_caller(opened):
     [
         ("divide", ZeroDivisionError, "division by zero"),
         ("sys.exit", RuntimeError, "sys.exit"),
+        ("cancel", RuntimeError, "^it raised CancelledError: stop$"),
         ("long", base.TextTooLong, "1,048,576"),
         ("flood", base.TextTooLong, "MiB"),
         ("nan", FloatingPointError, "nan"),
