@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 import gymnasium
 import numpy as np
 
-from dreamgym.envs.interrupts import check_interrupt
+from dreamgym.envs.interrupts import check_interrupt, restore_handler
 from worldmodel.data import processes
 
 Value = TypeVar("Value")
@@ -191,7 +191,8 @@ def guarded(
     An environment is foreign code: it may raise any exception, also one that is no
     Exception (see `as_exception`), and the caller counts or reports the failure.
     KeyboardInterrupt, GeneratorExit and EnvironmentDown are not caught. A Ctrl-C that
-    the environment swallowed is raised again.
+    the environment swallowed is raised again, and a handler of it that the environment
+    installed is replaced by ours.
 
     Args:
       seconds: the deadline of the call (see Deadline), 0 for none.
@@ -200,6 +201,7 @@ def guarded(
     # Of several processes the one that asks keeps the deadline (workers/shared.py): an
     # alarm in another one would leave the rest waiting.
     limit = Deadline(seconds if processes.process_count() == 1 else 0.0)
+    restore_handler()  # its __init__ may have replaced it
     try:
         with limit, np.errstate():  # errors that it turns on end no fit of ours
             value = call()
@@ -212,6 +214,8 @@ def guarded(
         name = type(env.unwrapped).__name__
         place = limit.place if limit.expired else error_place(error)
         return EnvironmentFailure(name, cause, place)
+    finally:
+        restore_handler()
     check_interrupt()
     return value
 

@@ -2,7 +2,7 @@
 
 Libraries and environments may catch KeyboardInterrupt, or turn it into an exception of
 their own. The handler also records it, and `check_interrupt` raises it again in our own
-code.
+code. They may install a handler of their own, too: `restore_handler` puts ours back.
 """
 
 import contextlib
@@ -18,6 +18,7 @@ IMPATIENCE = 3
 """How often Ctrl-C is pressed until the process ends at once."""
 
 _presses: list[int] = []
+_installed = threading.Event()
 
 
 @contextlib.contextmanager
@@ -30,12 +31,15 @@ def interrupt_handler() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous = signal.signal(signal.SIGINT, _on_interrupt)
+    previous, inner = signal.signal(signal.SIGINT, _on_interrupt), _installed.is_set()
+    _installed.set()
     hook, sys.unraisablehook = sys.unraisablehook, _on_unraisable
     try:
         yield
     finally:
         sys.unraisablehook = hook
+        if not inner:
+            _installed.clear()
         signal.signal(signal.SIGINT, signal.SIG_IGN if _presses else previous)
         _presses.clear()
 
@@ -55,6 +59,22 @@ def _on_unraisable(unraisable: Any) -> None:
         sys.__unraisablehook__(unraisable)
 
 
+def handler_replaced() -> bool:
+    """Return whether foreign code has installed another handler in place of ours."""
+    other = signal.getsignal(signal.SIGINT) is not _on_interrupt
+    return other and _installed.is_set()
+
+
+def restore_handler() -> None:
+    """Install our handler again where foreign code has replaced it.
+
+    Else Ctrl-C would be lost, or end one episode as a call of sys.exit().
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if main and handler_replaced():
+        signal.signal(signal.SIGINT, _on_interrupt)
+
+
 def interrupted() -> bool:
     """Return whether Ctrl-C was pressed since the handler was installed."""
     return bool(_presses)
@@ -68,5 +88,6 @@ def check_interrupt() -> None:
 
 def ignore_further() -> None:
     """Ignore Ctrl-C from here on: the command says its last sentence and ends."""
+    _installed.clear()
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -9,6 +9,7 @@ import functools
 import inspect
 import itertools
 import json
+import signal
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -170,11 +171,21 @@ class Player:
         start = time.monotonic()
         declared = name if name in ("reset", "step") else ""
         deadline = getattr(self.deadlines, declared or "other")
+        handler, handlers = signal.getsignal(signal.SIGINT), []
+
+        def observed() -> Any:
+            try:
+                return method()
+            finally:
+                handlers.append(signal.getsignal(signal.SIGINT))
+
         result = guarded(
-            self.env, method, seconds=deadline, method="" if declared else name
+            self.env, observed, seconds=deadline, method="" if declared else name
         )
         if name == "step":
             self.seconds += time.monotonic() - start
+        if handlers and handlers[0] is not handler:
+            self._warn_of_handler(where)
         if result is None:
             what, cure = _NOTHING.get(name, (f"{name} returned None", "return a value"))
             self.findings.fault(what, where, cure)
@@ -199,6 +210,14 @@ class Player:
         what = f"{name} raised {result.reason} ({place})"
         self.findings.fault(what, where, cure)
         return None
+
+    def _warn_of_handler(self, where: str) -> None:
+        self.findings.warn(
+            "the environment replaces the handler of Ctrl-C (SIGINT)",
+            where,
+            "leave it as it is, as with a library's install_signal_handlers=False: a "
+            "run, which Ctrl-C must end, puts its own back after each call",
+        )
 
     @property
     def deadline(self) -> float:

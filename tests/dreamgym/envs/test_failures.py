@@ -19,7 +19,7 @@ from dreamgym.envs.failures import (
     EnvironmentTimeout,
     guarded,
 )
-from dreamgym.envs.interrupts import check_interrupt, interrupt_handler
+from dreamgym.envs.interrupts import check_interrupt, ignore_further, interrupt_handler
 from dreamgym.envs.tools.tool_env import ToolEnv
 from tests import doubles
 
@@ -63,6 +63,39 @@ def test_ctrl_c_that_an_environment_swallows_is_raised_again(swallows):
             check_interrupt()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     check_interrupt()
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *_: sys.exit(0)])
+def test_a_handler_that_an_environment_installs_does_not_stay(handler):
+    with interrupt_handler():
+        ours = signal.getsignal(signal.SIGINT)
+        signal.signal(signal.SIGINT, handler)  # as its __init__ did
+        assert guarded(doubles.Corridor(), lambda: signal.getsignal(2)) is ours
+        guarded(doubles.Corridor(), lambda: signal.signal(signal.SIGINT, handler))
+        assert signal.getsignal(signal.SIGINT) is ours
+
+        def fails():
+            signal.signal(signal.SIGINT, handler)
+            raise ValueError
+
+        guarded(doubles.Corridor(), fails)
+        assert signal.getsignal(signal.SIGINT) is ours
+        ignore_further()
+        guarded(doubles.Corridor(), list)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def test_without_our_handler_an_environment_may_install_its_own():
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        guarded(doubles.Corridor(), lambda: signal.signal(signal.SIGINT, fake_handler))
+        assert signal.getsignal(signal.SIGINT) is fake_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def fake_handler(number, frame):
+    del number, frame
 
 
 def test_an_environment_that_ends_the_process_is_a_bad_game():

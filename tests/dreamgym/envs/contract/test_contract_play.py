@@ -2,16 +2,34 @@
 
 import dataclasses
 import re
+import signal
+import sys
 
 import pytest
 
 from dreamgym.envs import base, wrappers
 from dreamgym.envs.base import TextEnv
 from dreamgym.envs.contract import checker
+from dreamgym.envs.interrupts import interrupt_handler
 from tests import doubles
 from tests.dreamgym.envs.contract.common import checked, named
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Task
+
+
+class OwnHandler(doubles.Corridor):
+    def reset(self, **kwargs):
+        signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
+        return super().reset(**kwargs)
+
+
+def test_an_environment_that_handles_ctrl_c_itself_is_warned_of_once():
+    with interrupt_handler():
+        ours = signal.getsignal(signal.SIGINT)
+        (warning,) = checked(OwnHandler).warnings
+        assert "handler of Ctrl-C" in warning.what
+        assert signal.getsignal(signal.SIGINT) is ours
+        assert checked(doubles.Corridor).warnings == ()
 
 
 class Silent(doubles.Corridor):
