@@ -16,7 +16,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from dreamgym.agent.behavior import collect
+from dreamgym.agent.behavior import MAX_PRINTED, collect
 from dreamgym.agent.config import CollectConfig
 from dreamgym.build.budget import check_budget, check_recorded
 from dreamgym.build.costs import TRANSITION_BYTES
@@ -28,7 +28,7 @@ from dreamgym.build.episodes import (
     sides_of,
     split_by_task,
 )
-from dreamgym.build.real.collection_log import CollectionLog
+from dreamgym.build.real.collection_log import UNWRITABLE, CollectionLog
 from dreamgym.build.real.environments import make_env
 from dreamgym.build.real.step_limit import (
     LASTING,
@@ -195,17 +195,22 @@ def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
                 f"environment {name!r}: expected a step of at least 1 {split} game, "
                 "got none; the errors are printed above"
             )
-    _warn_of_broken(name, failures, [*train_episodes, *dev_episodes])
+    played = [*train_episodes, *dev_episodes]
+    train_episodes, dev_episodes = _write_files(run, train_episodes, dev_episodes)
+    readable = [*train_episodes, *dev_episodes]
+    if lost := sum(not e.error for e in played) - sum(not e.error for e in readable):
+        failures[UNWRITABLE] += lost
+    _warn_of_broken(name, failures, readable)
     broken = {f"broken/{kind}": n for kind, n in sorted(failures.items())}
     numbers = {
-        "deterministic": _determinism(env, name, [*train_episodes, *dev_episodes]),
+        "deterministic": _determinism(env, name, played),
         **counts,
         "real_transitions": 0,  # they are counted as they are taken
         # Of the expert's actions; without one, of those not taken from the list.
         "listed_actions": listed.json()["mean"],
         "listed_actions_of": None if as_valid_actions(env) is None else listed.count,
     }
-    numbers = _write(run, train_episodes, dev_episodes, limit) | numbers | broken
+    numbers = _numbers(train_episodes, dev_episodes, limit) | numbers | broken
     run.drop(CHECKPOINTS)
     return numbers
 
@@ -265,6 +270,7 @@ def _warn_of_broken(
     played = broken + sum(e.success is not None for e in episodes)
     if broken > MAX_BROKEN_SHARE * played:
         (kind, _), *_ = failures.most_common()
+        kind = "what a file cannot hold" if kind == UNWRITABLE else kind
         print(
             f"collect: {broken} of {played} episodes broke, mostly by {kind}: nothing "
             f"is learnt from them; `dreamgym check --env {name}` finds the cause",
@@ -329,14 +335,17 @@ def _write_readable(path: Path, episodes: list[Episode]) -> list[Episode]:
         return episodes
     except (TypeError, ValueError) as error:
         reason = str(error)
-    readable = []
+    readable, lost = [], 0
     for episode in episodes:
         try:
             write_episodes(path, [episode])
             readable.append(episode)
         except (TypeError, ValueError) as error:
-            reason = str(error)
-            print(f"collect: {episode.id!r} is left out: {reason}", file=sys.stderr)
+            reason, lost = str(error), lost + 1
+            if lost <= MAX_PRINTED:
+                print(f"collect: {episode.id!r} is left out: {reason}", file=sys.stderr)
+            if lost == MAX_PRINTED:
+                print("collect: further ones are counted only", file=sys.stderr)
     if not readable:
         raise RunError(
             f"none of {len(episodes)} episodes could be written and read back: {reason}"
@@ -345,14 +354,39 @@ def _write_readable(path: Path, episodes: list[Episode]) -> list[Episode]:
     return readable
 
 
+def _write_files(
+    run: Run, train: list[Episode], dev: list[Episode]
+) -> tuple[list[Episode], list[Episode]]:
+    """Write the run's two files; return their episodes, those that can be read back.
+
+    Raises:
+      RunError: none of a file can be read back.
+    """
+    try:
+        return (
+            _write_readable(run.path("episodes.jsonl"), train),
+            _write_readable(run.path("dev.jsonl"), dev),
+        )
+    except RunError:
+        run.drop(CHECKPOINTS)  # the next attempt shall not go on after these
+        raise
+
+
 def _write(
     run: Run, train: list[Episode], dev: list[Episode], limit: StepLimit
 ) -> dict[str, Any]:
+    """Write episodes that were given; return the stage's numbers of them."""
     recorded = sum(len(e.transitions) for e in [*train, *dev])
     if not run.real_steps.count:
         check_recorded(run.config.budget, recorded)
-    train = _write_readable(run.path("episodes.jsonl"), train)
-    dev = _write_readable(run.path("dev.jsonl"), dev)
+    written = _write_files(run, train, dev)
+    return _numbers(*written, limit) | {"real_transitions": recorded}
+
+
+def _numbers(
+    train: list[Episode], dev: list[Episode], limit: StepLimit
+) -> dict[str, Any]:
+    """Return the stage's numbers of the episodes in its files."""
     return {
         "max_episode_steps": limit.steps,
         "max_episode_steps_reason": limit.reason,
@@ -365,7 +399,6 @@ def _write(
         "successes": sum(bool(e.success) for e in train),
         "dev_episodes": len(dev),
         "dev_transitions": sum(len(e.transitions) for e in dev),
-        "real_transitions": recorded,
         **({LASTING: True} if wins_by_lasting([*train, *dev], limit.steps) else {}),
     }
 

@@ -19,6 +19,9 @@ from worldmodel.data.json_reading import RecordError, Where, field, json_lines
 from worldmodel.data.rates import Rate
 from worldmodel.data.records import Episode, atomic_write, episode_json, parse_episode
 
+UNWRITABLE = "unwritable"
+"""What broke an episode that the run's episodes.jsonl could not hold."""
+
 
 class CollectionLog:
     """The played episodes of one collection, in a file to which each is appended."""
@@ -60,17 +63,17 @@ class CollectionLog:
 
 def _line(played: PlayedEpisode) -> str:
     """Return the line of an episode; one that JSON cannot hold is left out of it."""
-    episode = None
+    episode, failure = None, played.failure
     if played.episode is not None:
         try:
             episode = episode_json(played.episode)
             episode.encode()
         except (TypeError, ValueError, RecursionError):
-            episode = None
+            episode, failure = None, failure or UNWRITABLE
     rest = {
         "generator": dict(played.generator),
         "listed": [int(played.listed.hits), played.listed.count],
-        "failure": played.failure,
+        "failure": failure,
     }
     return f'{{"episode": {episode or "null"}, {json.dumps(rest)[1:]}\n'
 
@@ -95,11 +98,16 @@ def _parse(row: Any, where: Where) -> PlayedEpisode:
     counts = field(row, "listed", list, where)
     if len(counts) != 2 or any(type(n) is not int for n in counts):
         raise where.at("listed").error("two whole numbers", counts)
+    recorded = field(row, "episode", object, where)
+    episode = _episode(recorded, where.at("episode"))
+    failure = field(row, "failure", str, where)
+    if recorded is not None and episode is None:
+        failure = failure or UNWRITABLE
     return PlayedEpisode(
-        episode=_episode(field(row, "episode", object, where), where.at("episode")),
+        episode=episode,
         generator=generator,
         listed=Rate.of(*counts),
-        failure=field(row, "failure", str, where),
+        failure=failure,
     )
 
 

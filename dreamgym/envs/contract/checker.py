@@ -85,6 +85,7 @@ from dreamgym.envs.contract.texts import (
     check_growth,
     check_lines,
     check_options,
+    check_records,
     check_rendering,
     check_speed,
     check_texts,
@@ -373,9 +374,8 @@ class _Inspector:
         # Replays that differ are said already.
         if self.deterministic and self.differing is None:
             check_memory(self.findings, played)
-        check_returns(self.findings, played)
-        check_lines(self.findings, played)
-        check_growth(self.findings, played)
+        for add_findings in (check_returns, check_lines, check_growth, check_records):
+            add_findings(self.findings, played)
         check_early_limits(self.player, played, self.limit)
         others = [*self.random, *self.nonsense]
         check_unearned(self.findings, others, self.expert_traces)

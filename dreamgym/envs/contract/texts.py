@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import json
 import tempfile
 from collections.abc import Sequence
@@ -25,6 +26,9 @@ SHORTER = (
 
 MIN_STATES, MIN_WORDS = 5, 20
 """States, and words of them on average, from which on one line each is too little."""
+
+_STEP = Transition(state=("state",), action="wait", next_state=("state",))
+"""A sound step, by which a task is written."""
 
 SLOW_STEP = 0.5
 """Seconds of a step above which a warning is given."""
@@ -73,11 +77,41 @@ def check_options(player: Player, task: Task, observation: str, info: dict) -> N
         )
 
 
-def _why_unreadable(task: Task) -> str | None:
+def check_records(findings: Findings, traces: Sequence[Trace]) -> None:
+    """Fault an episode that does not survive being written: a run would leave it out.
+
+    Its rewards may be finite, and their sum not.
+    """
+    if "a task cannot be written to a file and read back" in findings.faults:
+        return
+    for trace in traces:
+        steps = [
+            Transition(
+                state=lines(before.observation),
+                action=step.action,
+                next_state=lines(step.observation),
+                rewards={"reward": step.reward},
+                terminated=step.terminated,
+                truncated=step.truncated,
+                success=step.success,
+                invalid=step.invalid,
+                reveals=step.reveals,
+            )
+            for before, step in itertools.pairwise(trace.steps)
+        ]
+        reason = _why_unreadable(trace.task, steps) if steps else None
+        if reason is not None:
+            findings.fault(
+                "an episode cannot be written to a file and read back",
+                f"task {trace.task.id!r:.60}: {reason:.160}",
+                "return rewards whose sum is finite: a run leaves such episodes out",
+            )
+
+
+def _why_unreadable(task: Task, steps: Sequence[Transition] = (_STEP,)) -> str | None:
     """Return why an episode of the task could not be read back, or None."""
-    step = Transition(state=("state",), action="wait", next_state=("state",))
     episode = Episode(
-        id="check", task=task, transitions=(step,), source="check", success=None
+        id="check", task=task, transitions=tuple(steps), source="check", success=None
     )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "episodes.jsonl")

@@ -167,6 +167,24 @@ def test_a_collection_that_mostly_broke_says_so(tmp_path, monkeypatch, capsys, b
         assert "dreamgym check --env tests.doubles:Played" in err
 
 
+def test_episodes_that_cannot_be_written_count_as_broken(tmp_path, monkeypatch, capsys):
+    class Huge(doubles.Corridor):
+        def step(self, action):
+            obs, _, *ends, info = super().step(action)
+            # The sum of two is infinite.
+            return obs, 1e308, *ends, info | {"rewards": {"coin": 1e308}}
+
+    run, numbers = collected(tmp_path, monkeypatch, Huge)
+    err = capsys.readouterr().err
+    kept = read_episodes(run.path("episodes.jsonl"))
+    left = numbers["episodes"] + numbers["dev_episodes"]
+    assert {len(e.transitions) for e in kept} == {1}
+    assert numbers["episodes"] == len(kept)
+    assert numbers["broken/unwritable"] == 28 - left > 14
+    assert f"{28 - left} of 28 episodes broke, mostly by what a file cannot hold" in err
+    assert len(re.findall("is left out: ", err)) == 6  # the first 3 of each file
+
+
 def collected(tmp_path, monkeypatch, cls, limit=0):
     changes = {"env.max_episode_steps": limit}
     monkeypatch.setattr(doubles, "Played", cls, raising=False)

@@ -1,6 +1,7 @@
 """The file of an interrupted collection: what is read again, and what is damaged."""
 
 import collections
+import dataclasses
 import json
 from pathlib import Path
 
@@ -85,6 +86,23 @@ def test_an_episode_that_the_run_could_not_hold_is_left_out(tmp_path):
     assert again[0].listed == Rate.of(1, 2)
     assert collections.Counter(p.failure for p in again) == {"ValueError": 3}
     assert all(json.loads(x) for x in (tmp_path / "log.jsonl").read_text().splitlines())
+
+
+def test_an_episode_that_the_run_could_not_hold_counts_as_broken(tmp_path):
+    task = doubles.tasks("train")[0]
+    lone = doubles.episode(task, ["lone \ud800 surrogate"])
+    step = dataclasses.replace(
+        doubles.expert(task).transitions[0], rewards={"r": 1e308}
+    )
+    again = dataclasses.replace(step, state=step.next_state)
+    huge = dataclasses.replace(lone, transitions=(step, again))
+    generator = np.random.default_rng(0).bit_generator.state
+    log = CollectionLog(tmp_path / "log.jsonl")
+    for e in (lone, huge, None, doubles.expert(task)):
+        log.append(PlayedEpisode(e, generator, Rate()))
+    for _ in range(2):  # the first reading writes the file anew
+        again = CollectionLog(tmp_path / "log.jsonl").played
+        assert [p.failure for p in again] == ["unwritable", "unwritable", "", ""]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is full")

@@ -89,6 +89,20 @@ def test_an_instruction_that_no_episode_would_begin_with_is_a_fault():
     assert "100,001 characters" in named(faults, "an instruction is too long").where
 
 
+class PaysHugely(doubles.Corridor):
+    """Each reward is finite, and the sum of two is not."""
+
+    def step(self, action):
+        obs, _, *rest = super().step(action)
+        return obs, 1e308, *rest
+
+
+def test_an_episode_that_cannot_be_read_back_is_a_fault():
+    faults = checked(PaysHugely).faults
+    fault = named(faults, "an episode cannot be written to a file and read back")
+    assert "rewards with a finite sum" in fault.where
+
+
 class Single(doubles.Corridor):
     """Its large rewards are in single precision, and its flag is NumPy's."""
 
