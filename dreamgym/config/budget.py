@@ -151,6 +151,14 @@ def dev_games(
     steps = division(budget, collected)["select"]
     available = limit if listed is None else min(limit, listed)
     count = min(int(steps / (budget.evaluations * game_steps)), available)
+    return enough_dev_games(count, limit)
+
+
+def enough_dev_games(count: int, limit: int) -> int:
+    """Return so many dev games where they can decide something, else 0.
+
+    They can from MIN_DEV_GAMES on, or where the settings ask for no more (`limit`).
+    """
     return count if count >= min(MIN_DEV_GAMES, limit) else 0
 
 

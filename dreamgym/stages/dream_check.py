@@ -22,6 +22,7 @@ from dreamgym.build.real.dev_play import (
     TRAINED_IN_DREAM,
     dev_game_steps,
     dreamed_dev_games,
+    few_dev_tasks,
     play_dev_games,
     play_first_dev_games,
     plays_dev_games,
@@ -88,6 +89,12 @@ def body(run: Run) -> dict[str, Any]:
     played_as = run.numbers("warmstart").get("kept", "warmstart")
     if plays_dev_games(run, played_as):
         real = play_dev_games(run, played_as, policy)
+    elif few := few_dev_tasks(run):
+        print(
+            "dream_check: how often the policy wins in the dream is not compared with "
+            f"real dev games{few}",
+            file=sys.stderr,
+        )
     if run.config.train.environment == "real":  # the control asks no dream
         return {"real": {} if real is None else dev_metrics(real), "refused": ""}
     experience = load_experience(run, stage="dream_check", scaled=True)

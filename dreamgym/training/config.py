@@ -98,7 +98,8 @@ class MonitorConfig:
     policies of a run (stages dream_check and train). 0 plays none, and so does a run
     without an environment."""
     real_eval_tasks: int = 16
-    """Dev tasks of such an evaluation."""
+    """Dev tasks of such an evaluation. Where so many are asked for and the environment
+    lists fewer than four, none are played: so few decide nothing."""
     keep_best: bool = True
     """Whether training ends with the policy that did best on the real dev tasks, where
     they are played (the first of equals, and none that destroyed the success of a

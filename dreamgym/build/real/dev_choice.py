@@ -15,6 +15,7 @@ from dreamgym.build.planning import paid_folder, plan_of
 from dreamgym.build.real.dev_play import (
     dev_games,
     dreamed_dev_games,
+    few_dev_tasks,
     paired_dev_games,
     plays_dev_games,
 )
@@ -59,10 +60,11 @@ def compare_with_start(
 ) -> Choice:
     """Compare the policy `name` with the policy `start_name`, where it began.
 
-    By real dev games, where it must be better; without an environment, or where a
-    budget has no real steps left, by success in the dream, which must have risen by
-    `dream_check.margin` (`is_better_in_dream`) while no more than half of the dreamed
-    games broke off (`broken_refusals`). With neither, the trained policy is kept.
+    By real dev games, where it must be better; without an environment or enough dev
+    tasks, or where a budget has no real steps left, by success in the dream, which must
+    have risen by `dream_check.margin` (`is_better_in_dream`) while no more than half of
+    the dreamed games broke off (`broken_refusals`). With neither, the trained policy is
+    kept.
 
     Args:
       start: the metrics of the policy it began at, `real` and `dreamed`.
@@ -85,6 +87,7 @@ def compare_with_start(
         broken = [fault.text for fault in broken_refusals(games)] if games else []
         better = not broken and is_better_in_dream(after, before, margin=margin)
     else:
+        say_unchecked(run, name)
         return Choice(True, {}, dict(start))
     rates = {
         "dev_success_before": before.get("real_success"),
@@ -99,13 +102,27 @@ def compare_with_start(
     )
     if standard_errors and side == "real" and is_better(after, before):
         change += ", less than one standard error more"
-    if side == "dreamed" and min(map(scored_games, (before, after))) < ENOUGH_DREAMED:
+    few = "" if side == "real" else few_dev_tasks(run)
+    if few:
+        change += f", and no real dev games are played{few}"
+    elif side == "dreamed" and (
+        min(map(scored_games, (before, after))) < ENOUGH_DREAMED
+    ):
         change += f", of fewer than {ENOUGH_DREAMED} games, which decide nothing"
     change = ", and ".join([change, *broken])
     verb = _unhelpful("it", rates["dev_success_after"], rates["dev_success_before"])
     note = f"{verb}, so the policy is {start_name}: of the {where} {change}"
     print(f"{name}: {note}", file=sys.stderr)
     return Choice(False, rates | {"kept": start_name, "choice": note}, dict(start))
+
+
+def say_unchecked(run: Run, name: str) -> None:
+    """Say that a stage keeps its policy unchecked for a lack of dev tasks."""
+    if few := few_dev_tasks(run):
+        print(
+            f"{name}: its policy is kept, and no real dev games are played{few}",
+            file=sys.stderr,
+        )
 
 
 def warmstart_method(run: Run) -> str:

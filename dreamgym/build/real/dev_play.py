@@ -40,18 +40,35 @@ ENOUGH_BROKEN = 8
 def dev_games(run: Run) -> int:
     """Return the number of real dev tasks of one evaluation; 0 if none are played.
 
-    A budget may pay for fewer than the settings ask for.
+    A budget may pay for fewer than the settings ask for, and the environment may have
+    fewer: then none are played where so few decide nothing.
     """
     c = run.config
     if not c.env.id or not c.train.monitor.real_eval_every:
         return 0
-    games = c.train.monitor.real_eval_tasks
-    if not c.budget.real_steps:
-        return games
-    numbers = run.numbers("collect")
-    collected = int(numbers.get("real_transitions", 0))
+    games, numbers = c.train.monitor.real_eval_tasks, run.numbers("collect")
     listed = numbers.get("dev_tasks", games)
+    if not c.budget.real_steps:
+        return budget.enough_dev_games(min(games, listed), games)
+    collected = int(numbers.get("real_transitions", 0))
     return budget.dev_games(c.budget, collected, _dev_game_steps(run), games, listed)
+
+
+def few_dev_tasks(run: Run) -> str:
+    """Return that the environment has too few dev tasks, to end a sentence, or "".
+
+    It is empty, too, where the settings ask for no real dev games.
+    """
+    monitor = run.config.train.monitor
+    if not run.config.env.id or not monitor.real_eval_every:
+        return ""
+    listed = run.numbers("collect").get("dev_tasks", monitor.real_eval_tasks)
+    if budget.enough_dev_games(listed, monitor.real_eval_tasks):
+        return ""
+    return (
+        f": the environment lists {listed} dev task{'s' * (listed != 1)}, and fewer "
+        f"than {budget.MIN_DEV_GAMES} decide nothing"
+    )
 
 
 def _dev_game_steps(run: Run) -> float | int:

@@ -22,7 +22,7 @@ from dreamgym.build.real.dev_choice import (
     nothing_to_gain,
     player_of,
 )
-from dreamgym.build.real.dev_play import play_dev_games, plays_dev_games
+from dreamgym.build.real.dev_play import few_dev_tasks, play_dev_games, plays_dev_games
 from dreamgym.build.real.environments import NO_ENV
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.dream_check import dev_metrics
@@ -73,6 +73,7 @@ def body(run: Run) -> dict[str, Any]:
     )
     if not numbers and (reason := _reason_not_to_plan(run, trusted)):
         note = f"it does not plan: {reason}, and no dev games were played"
+        note += few_dev_tasks(run)
         return {"kept": START, "note": note}
     return {"kept": PLANNER, "method": plan.method} | numbers
 

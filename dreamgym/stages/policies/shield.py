@@ -22,6 +22,7 @@ from dreamgym.build.episodes import read
 from dreamgym.build.models import load_policy
 from dreamgym.build.real.dev_play import (
     dev_game_steps,
+    few_dev_tasks,
     paired_dev_games,
     play_dev_games,
     plays_dev_games,
@@ -74,6 +75,10 @@ def body(run: Run) -> dict[str, Any]:
     _undo_interrupted(run)
     collected = run.numbers("collect")
     lists_actions = collected.get("listed_actions_of") is not None
+    if lists_actions and (few := few_dev_tasks(run)):
+        print(
+            f"shield: no real dev games tell whether bc needs one{few}", file=sys.stderr
+        )
     if not lists_actions or not plays_dev_games(run, "bc"):
         return {}
     policy, complete = load_policy(run, "bc"), _is_complete(collected)

@@ -32,6 +32,7 @@ from dreamgym.build.real.dev_choice import (
     compare_on_dev_games,
     nothing_to_gain,
     player_of,
+    say_unchecked,
 )
 from dreamgym.build.real.dream_rounds import dream_rounds
 from dreamgym.build.real.real_iteration import iterate
@@ -211,6 +212,8 @@ def _better_policy(
         expected_better=new_wins,
         standard_errors=ERRORS,
     )
+    if not numbers:
+        say_unchecked(run, name)
     if numbers.get("kept") == start:
         save_policy(run, name, before)
     return numbers

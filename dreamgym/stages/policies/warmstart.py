@@ -30,8 +30,16 @@ from dreamgym.build import episodes as run_episodes
 from dreamgym.build import models
 from dreamgym.build.costs import dev_games, game_seconds, uses_early_experience
 from dreamgym.build.models import fit_model, load_policy, save_policy
-from dreamgym.build.real.dev_choice import nothing_to_gain, warmstart_method
-from dreamgym.build.real.dev_play import paired_dev_games, plays_dev_games
+from dreamgym.build.real.dev_choice import (
+    nothing_to_gain,
+    say_unchecked,
+    warmstart_method,
+)
+from dreamgym.build.real.dev_play import (
+    few_dev_tasks,
+    paired_dev_games,
+    plays_dev_games,
+)
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.dream_check import dev_metrics
 from dreamgym.evaluation.statistics import success_change
@@ -112,10 +120,11 @@ def _better_policy(
         return final, {}
     if final is control or not plays_dev_games(run, "bc", "warmstart"):
         if chosen != "auto":
+            say_unchecked(run, "warmstart")
             return final, {}
         note = (
             "early experience is left out, so it is bc: no real dev games can tell "
-            "whether it helps (warmstart.method)"
+            f"whether it helps (warmstart.method){few_dev_tasks(run)}"
         )
         print(f"warmstart: {note}", file=sys.stderr)
         return control, {"kept": "bc", "note": note}

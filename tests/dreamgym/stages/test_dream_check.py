@@ -96,6 +96,15 @@ def test_a_dream_that_agrees_is_left_as_it_is(monkeypatch, run):
     assert not {"remedy", "costs"} & numbers.keys()  # nothing costs anything
 
 
+def test_few_dev_tasks_are_not_compared_with_dreamed_ones(monkeypatch, run, capsys):
+    """Though the real games would all have been won, and the dreamed ones are lost."""
+    run.mark("collect", {"dev_tasks": 3})
+    numbers = Dream(monkeypatch, run, LOST, LOST).body()
+    assert not {"real", "on_policy", "disagrees"} & numbers.keys()
+    few = "not compared with real dev games: the environment lists 3 dev tasks, and"
+    assert few in capsys.readouterr().err
+
+
 def test_what_the_games_cost_really_and_in_the_dream_is_told(
     monkeypatch, tmp_path, capsys
 ):

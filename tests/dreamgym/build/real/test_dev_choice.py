@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from dreamgym.build.real import dev_choice
+from dreamgym.build.real import dev_choice, dev_play
 from dreamgym.build.real.dev_choice import compare_on_dev_games, compare_with_start
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run
@@ -88,6 +88,58 @@ def test_what_did_not_break_off_of_most_dreamed_games_decides_nothing(
     assert choice.better == better
     note = "100 % won after it, 50 % before, and 15 of 19 dreamed episodes broke off"
     assert (note in capsys.readouterr().err) == (not better)
+
+
+@pytest.mark.parametrize(
+    ("listed", "asked", "played"),
+    [
+        (1, 16, 0),  # one game would decide
+        (3, 16, 0),
+        (4, 16, 4),
+        (None, 16, 16),  # so many that nobody counted them
+        (3, 3, 3),  # as the settings ask for
+        (2, 3, 0),
+    ],
+)
+def test_fewer_than_four_dev_tasks_decide_nothing(tmp_path, listed, asked, played):
+    settings = {
+        "env.id": "tests.doubles:Corridor",
+        "train.monitor.real_eval_tasks": asked,
+    }
+    with Run(tmp_path, preset("tiny", settings)) as run:
+        run.mark("collect", {} if listed is None else {"dev_tasks": listed})
+        assert dev_play.dev_games(run) == played
+        assert dev_play.plays_dev_games(run, "bc") == bool(played)
+        told = f": the environment lists {listed} dev task"
+        assert dev_play.few_dev_tasks(run).startswith(told) == (not played)
+        assert bool(dev_play.few_dev_tasks(run)) == (not played)
+
+
+def test_who_asks_for_no_dev_games_is_told_nothing_of_few_dev_tasks(tmp_path):
+    for number, settings in enumerate(
+        ({"env.id": ""}, {"train.monitor.real_eval_every": 0})
+    ):
+        config = preset("tiny", {"env.id": "tests.doubles:Corridor"} | settings)
+        with Run(tmp_path / str(number), config) as run:
+            run.mark("collect", {"dev_tasks": 1})
+            assert dev_play.few_dev_tasks(run) == ""
+
+
+def test_a_choice_says_that_there_are_few_dev_tasks(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(dev_choice, "dreamed_dev_games", lambda *_: games(2)[:2])
+    with Run(tmp_path, preset("tiny", {"env.id": "tests.doubles:Corridor"})) as run:
+        run.mark("collect", {"dev_tasks": 2})
+        names = "expert_iteration", doubles.policy(), {"dreamed": metrics(0.0)}, "start"
+        choice = compare_with_start(run, *names, doubles.Known(ReplayMemory()))
+        assert not choice.better
+        few = "no real dev games are played: the environment lists 2 dev tasks, and few"
+        assert few in choice.numbers["choice"]
+        assert few in capsys.readouterr().err
+        # Without a dream nothing is left to choose by.
+        assert compare_with_start(run, *names, None).better
+        assert f"expert_iteration: its policy is kept, and {few}" in (
+            capsys.readouterr().err
+        )
 
 
 def compared(tmp_path, monkeypatch, **settings):

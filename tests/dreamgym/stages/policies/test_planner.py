@@ -175,6 +175,14 @@ def test_a_good_dream_plans_without_dev_games(make_run):
         assert planner.body(run) == {"kept": "planner", "method": "mpc"}
 
 
+def test_few_dev_tasks_do_not_choose_a_plan(make_run):
+    with make_run(collect={"dev_tasks": 1, "max_episode_steps": LIMIT}) as run:
+        run.write_json("fidelity.json", scorecard(0.5))
+        few = ": the environment lists 1 dev task, and fewer than 4 decide nothing"
+        assert planner.body(run) == {"kept": "s2r", "note": UNTRUSTED + few}
+        assert not run.path("dev_games").exists()
+
+
 @pytest.mark.parametrize(
     ("settings", "marks", "result"),
     [

@@ -57,13 +57,15 @@ def decide(
     of=100,
     shield="auto",
     cost=0.0,
+    dev_tasks=16,
 ):
     """Return the run in which the stage decided, and the shield of its policies."""
     run = Run(
         tmp_path,
         preset("tiny", {"env.id": "tests.doubles:Corridor", "policy.shield": shield}),
     )
-    run.stage("collect", lambda: {"listed_actions": listed, "listed_actions_of": of})
+    numbers = {"listed_actions": listed, "listed_actions_of": of}
+    run.stage("collect", lambda: numbers | {"dev_tasks": dev_tasks})
 
     def play(run, name, policy):
         path = run.path(f"dev_games/{name}.jsonl")
@@ -86,6 +88,15 @@ def decide(
     monkeypatch.setattr(stage, "read", lambda _: (random_episodes(random_wins), []))
     run.stage("shield", lambda: stage.body(run))
     return run, policy_config(run).shield
+
+
+def test_few_dev_tasks_decide_on_no_shield(tmp_path, monkeypatch, capsys):
+    run, _ = decide(tmp_path, monkeypatch, dev_tasks=3)
+    assert run.numbers("shield") == {}
+    assert not run.path("dev_games").exists()
+    assert "shield: no real dev games tell whether bc needs one: the environment " in (
+        capsys.readouterr().err
+    )
 
 
 def test_policies_of_many_invalid_actions_keep_to_a_complete_list(

@@ -182,10 +182,16 @@ def test_a_dream_that_was_not_kept_counts_as_the_policy_it_began_at(run):
     assert player_of(run, "dream") == player_of(run, "warmstart") == "bc"
 
 
-def test_without_dev_games_what_was_trained_is_kept(tmp_path):
+def test_without_dev_games_what_was_trained_is_kept(tmp_path, capsys):
     with Run(tmp_path / "none", preset("tiny", {"env.id": ""})) as run:
         first, tuned = doubles.policy(seed=1), doubles.policy(seed=2)
         assert transfer._better_policy(run, "s2r", "warmstart", first, tuned) == {}
+    assert capsys.readouterr().err == ""
+    settings = {"env.id": "tests.doubles:Corridor"}
+    with Run(tmp_path / "few", preset("tiny", settings)) as run:
+        run.mark("collect", {"dev_tasks": 3})
+        assert transfer._better_policy(run, "s2r", "warmstart", first, tuned) == {}
+    assert "s2r: its policy is kept, and no real dev games" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
