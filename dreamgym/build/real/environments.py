@@ -125,21 +125,41 @@ def _tasks(run: Run, first: int, end: int) -> list[Task]:
         raise RunError(f"{have}, and none to play after the first {first}")
     if not startable:
         raise RunError(f"environment {run.config.env.id!r} has no test task")
-    # Checked against the episodes themselves: an environment may list a task in two
-    # splits, and a score on it would measure memory.
-    learnt_from = _tasks_in(run, "episodes.jsonl", startable)
-    if learnt_from:
-        raise RunError(
-            f"test tasks must not be learnt from: {learnt_from[0]!r} and "
-            f"{len(learnt_from) - 1} more of {len(startable)} are in episodes.jsonl"
-        )
-    if dev := _tasks_in(run, "dev.jsonl", startable):
+    _refuse_played(run, startable)
+    return startable
+
+
+def _refuse_played(run: Run, tasks: Sequence[Task]) -> None:
+    """Refuse test tasks that the run has collected, for training or for choosing.
+
+    They are checked against the episodes themselves: an environment may list a task in
+    two splits, or other splits in each copy, and a score would measure memory.
+    Recordings may hold out, as dev episodes, tasks that the environment lists for
+    testing: there a dev task is only warned of.
+
+    Raises:
+      RunError: a task was collected.
+    """
+    recorded = bool(run.config.data.episodes or run.config.data.base_run)
+    for file, wrong, strict in (
+        ("episodes.jsonl", "test tasks must not be learnt from", True),
+        ("dev.jsonl", "test tasks must not be dev tasks as well", not recorded),
+    ):
+        if not (ids := _tasks_in(run, file, tasks)):
+            continue
+        if strict:
+            raise RunError(
+                f"{wrong}: {ids[0]!r} and {len(ids) - 1} more of {len(tasks)} are in "
+                f"{run.path(file)}. Every copy of an environment must list the same "
+                "tasks, and each task in one split: `dreamgym check --env "
+                f"{run.config.env.id}` says what does not hold; mend it, and begin a "
+                "new run"
+            )
         print(
-            f"warning: {len(dev)} of {len(startable)} test tasks, such as {dev[0]!r}, "
+            f"warning: {len(ids)} of {len(tasks)} test tasks, such as {ids[0]!r}, "
             "are dev tasks as well: what was chosen by them looks better than it is",
             file=sys.stderr,
         )
-    return startable
 
 
 def _tasks_in(run: Run, file: str, tasks: Sequence[Task]) -> list[str]:

@@ -50,6 +50,7 @@ from dreamgym.envs.contract.experts import (
     check_hidden,
     check_later_plans,
     check_lost_plans,
+    check_plan_lengths,
     check_plans_listed,
     play_plans,
 )
@@ -157,7 +158,7 @@ def check(
         if check_fork(player, inspector.sample):
             checks.add("fork")
         if make is not None:
-            check_copies(player, make, inspector.sample, played)
+            check_copies(player, make, inspector.sample, played, splits)
             checks.add("copies")
     if player.timeouts < MAX_TIMEOUTS:
         check_gymnasium(env, findings, player.deadline)
@@ -379,7 +380,9 @@ class _Inspector:
         check_early_limits(self.player, played, self.limit)
         others = [*self.random, *self.nonsense]
         check_unearned(self.findings, others, self.expert_traces)
-        too_long = self._check_lengths(tasks)
+        too_long = not self.broken_expert and check_plan_lengths(
+            self.player, tasks, self.max_steps
+        )
         check_wins(
             self.findings,
             self.random,
@@ -417,34 +420,3 @@ class _Inspector:
     def state_numbers(self) -> StateNumbers | None:
         """Return what the states of sound play are like, None where there was none."""
         return state_numbers([*self.random, *self.planned], self.nonsense)
-
-    def _check_lengths(self, tasks: Sequence[Task]) -> bool:
-        """Say which plans no episode of a run could follow to their end.
-
-        Returns whether that is so for every task, which is a fault.
-        """
-        expert = base.as_expert(self.env)
-        if expert is None or self.broken_expert or not self.max_steps:
-            return False
-        lengths = dict[str, int]()
-        for task in tasks[: limits.PLANS]:
-            where = f"task {task.id!r}"
-            if self.player.reset(task) is not None:
-                plan = self.player.call("expert", where, expert.expert)
-                actions = checked_actions(self.findings, "expert()", plan, where)
-                lengths[task.id] = len(actions or ())
-        long = {t: n for t, n in lengths.items() if n > self.max_steps}
-        if not long:
-            return False
-        too_long, limit = len(long) == len(lengths), self.max_steps
-        task, longest = max(long.items(), key=lambda row: row[1])
-        say = self.findings.fault if too_long else self.findings.warn
-        say(
-            f"every plan of the expert is longer than max_episode_steps = {limit}"
-            if too_long
-            else f"the expert's plan is longer than max_episode_steps = {limit}",
-            f"{len(long)} of {len(lengths)} tasks; {task!r}: {longest} actions",
-            f"allow at least {longest} steps: nobody could win "
-            f"{'any task' if too_long else 'these tasks'}",
-        )
-        return too_long

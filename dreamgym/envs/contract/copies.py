@@ -1,8 +1,9 @@
 """The part of the contract checker about copies, forks and lots of an environment."""
 
 import dataclasses
+import functools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import gymnasium
 import numpy as np
@@ -11,6 +12,11 @@ from dreamgym.envs import base
 from dreamgym.envs.base import EnvironmentFailure, guarded
 from dreamgym.envs.contract.findings import REPLAYS, Findings
 from dreamgym.envs.contract.player import NONSENSE, Player, Trace, first_difference
+from dreamgym.envs.contract.tasks import (
+    LISTS_ANEW,
+    listing_difference,
+    sound_tasks,
+)
 from dreamgym.envs.failures import declared_copies
 from worldmodel.data.records import Task
 
@@ -31,16 +37,14 @@ def check_copies(
     make: Callable[[], gymnasium.Env],
     sample: Trace,
     tasks: Sequence[Task] = (),
+    splits: Mapping[str, Sequence[Task]] | None = None,
 ) -> None:
-    """Step two copies in turn: neither may change what the other answers.
+    """Fault two copies that list other tasks, or that change each other's answers.
 
-    In the middle of the episode, the other copy plays the same actions, and in another
-    attempt it only starts another one of the `tasks`: state in the class that `reset`
-    clears is seen by the second alone. Where lots are drawn, or only one copy may be
-    made (`max_copies`), nothing is said.
+    Where only one copy may be made (`max_copies`), nothing is said; where lots are
+    drawn, only the tasks of the `splits` are compared.
     """
-    single = _allows_one_copy(player)
-    if single or not base.is_deterministic(player.env):
+    if _allows_one_copy(player):
         return
     other = guarded(player.env, make)
     if isinstance(other, EnvironmentFailure):
@@ -51,6 +55,47 @@ def check_copies(
         )
         return
     second = Player(other, Findings())
+    _compare_tasks(player, second, splits or {})
+    if base.is_deterministic(player.env):
+        _step_in_turn(player, second, sample, tasks)
+    player.add_counts(second)
+    guarded(other, other.close)
+
+
+def _compare_tasks(
+    player: Player, second: Player, splits: Mapping[str, Sequence[Task]]
+) -> None:
+    """Fault a second copy that lists other tasks than those of the first."""
+    lister = base.as_tasks(second.env)
+    if lister is None or any(
+        what.endswith(LISTS_ANEW) for what in player.findings.faults
+    ):
+        return  # said already
+    for split, first in splits.items():
+        where = f"tasks({split!r})"
+        again = second.call("tasks", where, functools.partial(lister.tasks, split))
+        listed = None if again is None else sound_tasks(second, where, again)
+        differs = "" if listed is None else listing_difference(first, listed)
+        if differs:
+            player.findings.fault(
+                "a second copy of the environment lists other tasks",
+                f"{where}: {differs}",
+                "draw them with a fixed seed, random.Random(0), and not anew in each "
+                "__init__: every stage of a run makes copies, and the test tasks of "
+                "one could be train tasks of another",
+            )
+            return
+
+
+def _step_in_turn(
+    player: Player, second: Player, sample: Trace, tasks: Sequence[Task]
+) -> None:
+    """Fault two copies of which one changes what the other answers.
+
+    In the middle of the episode, the second copy plays the same actions, and in another
+    attempt it only starts another one of the `tasks`: state in the class that `reset`
+    clears is seen by the second alone.
+    """
     expected = sample.steps[: COMPARED + 1]
     planned = [step.action for step in expected[1:]]
     half = len(planned) // 2
@@ -77,8 +122,6 @@ def check_copies(
             "keep the state of an episode in the instance, not in the class or module",
         )
         break
-    player.add_counts(second)
-    guarded(other, other.close)
 
 
 def explain_replays(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dreamgym.envs import base
+from dreamgym.envs import base, limits
 from dreamgym.envs.contract.actions import (
     checked_actions,
     proposes_calls,
@@ -267,3 +267,38 @@ def check_hidden(
         "besides cannot be imitated; leave it where both actions are equally good, or "
         "lead to where it can be seen",
     )
+
+
+def check_plan_lengths(player: Player, tasks: Sequence[Task], max_steps: int) -> bool:
+    """Say which plans no episode of a run could follow to their end.
+
+    Returns whether that is so for every task, which is a fault.
+
+    Args:
+      max_steps: the step limit of the run, 0 where none is declared.
+    """
+    expert = base.as_expert(player.env)
+    if expert is None or not max_steps:
+        return False
+    lengths = dict[str, int]()
+    for task in tasks[: limits.PLANS]:
+        where = f"task {task.id!r}"
+        if player.reset(task) is not None:
+            plan = player.call("expert", where, expert.expert)
+            actions = checked_actions(player.findings, "expert()", plan, where)
+            lengths[task.id] = len(actions or ())
+    long = {t: n for t, n in lengths.items() if n > max_steps}
+    if not long:
+        return False
+    too_long = len(long) == len(lengths)
+    name, longest = max(long.items(), key=lambda row: row[1])
+    say = player.findings.fault if too_long else player.findings.warn
+    say(
+        f"every plan of the expert is longer than max_episode_steps = {max_steps}"
+        if too_long
+        else f"the expert's plan is longer than max_episode_steps = {max_steps}",
+        f"{len(long)} of {len(lengths)} tasks; {name!r}: {longest} actions",
+        f"allow at least {longest} steps: nobody could win "
+        f"{'any task' if too_long else 'these tasks'}",
+    )
+    return too_long

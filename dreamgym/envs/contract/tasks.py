@@ -31,6 +31,9 @@ SECONDS = 5.0
 """Seconds after which no further task of a split is begun."""
 
 
+LISTS_ANEW = "returns different tasks when it is called again"
+"""The fault of a method that lists other tasks at each call."""
+
 PAIRS = (("train", "dev"), ("train", "test"), ("dev", "test"))
 """Splits that have to hold different tasks."""
 
@@ -159,18 +162,21 @@ def check_listing(player: Player, lister: base.HasTasks, tasks: Sequence[Task]) 
     listed = None if again is None else sound_tasks(player, where, again)
     if listed is None:
         return
-    first = [f"{t.id!r}: {_content(t)}" for t in tasks]
-    second = [f"{t.id!r}: {_content(t)}" for t in listed[: len(tasks)]]
-    if first == second:
+    if not (differs := listing_difference(tasks, listed[: len(tasks)])):
         return
-    pairs = zip(first, [*second, *["nothing"] * len(first)], strict=False)
-    one, other = next((a, b) for a, b in pairs if a != b)
     player.findings.fault(
-        f"{where} returns different tasks when it is called again",
-        f"{one:.80} and then {other:.80}",
+        f"{where} {LISTS_ANEW}",
+        differs,
         "return a list that is drawn with a fixed seed: a run that goes on after an "
         "interruption lists its tasks anew",
     )
+
+
+def listing_difference(first: Sequence[Task], second: Sequence[Task]) -> str:
+    """Return where two lists of tasks differ first, with both tasks; "" if nowhere."""
+    texts = ([f"{t.id!r}: {_content(t)}" for t in tasks] for tasks in (first, second))
+    pairs = itertools.zip_longest(*texts, fillvalue="nothing")
+    return next((f"{a:.80} and then {b:.80}" for a, b in pairs if a != b), "")
 
 
 def check_copies_of_tasks(

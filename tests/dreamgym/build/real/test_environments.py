@@ -111,14 +111,23 @@ def test_tasks_that_were_held_out_of_recordings_are_no_training_tasks(tmp_path):
     assert [t.id for t in tasks] == expected
 
 
-def test_test_tasks_that_were_learnt_from_are_refused(tmp_path, capsys):
+def test_test_tasks_that_were_collected_are_refused(tmp_path, capsys):
     other = [doubles.expert(doubles.tasks("train")[0])]
     seen = [doubles.expert(doubles.tasks("test")[1])]
-    with Run(tmp_path, preset("tiny", {"env.id": "tests.doubles:Corridor"})) as run:
+    settings = {"env.id": "tests.doubles:Corridor"}
+    with Run(tmp_path, preset("tiny", settings)) as run:
         write_episodes(run.path("episodes.jsonl"), other)
+        assert environments.test_tasks(run)
         write_episodes(run.path("dev.jsonl"), seen)
-        tasks = environments.test_tasks(run)  # they may only have chosen
-        assert f"1 of {len(tasks)} test tasks, such as" in capsys.readouterr().err
-        write_episodes(run.path("episodes.jsonl"), seen)
-        with pytest.raises(RunError, match=r"test tasks must not be learnt from"):
+        with pytest.raises(RunError, match=r"not be dev tasks as well.*dev\.jsonl"):
             environments.test_tasks(run)
+        write_episodes(run.path("episodes.jsonl"), seen)
+        with pytest.raises(RunError, match=r"not be learnt from.*dreamgym check"):
+            environments.test_tasks(run)
+    recordings = tmp_path / "recorded.jsonl"
+    write_episodes(recordings, other)
+    settings["data.episodes"] = str(recordings)
+    with Run(tmp_path / "recorded", preset("tiny", settings)) as run:
+        write_episodes(run.path("dev.jsonl"), seen)
+        tasks = environments.test_tasks(run)  # its splits are not the environment's
+        assert f"1 of {len(tasks)} test tasks, such as" in capsys.readouterr().err
