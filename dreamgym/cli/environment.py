@@ -13,6 +13,9 @@ from dreamgym.cli.options import ENV_HELP
 if TYPE_CHECKING:
     from dreamgym.envs.contract.findings import Report
 
+PROCESS_SECONDS = 60.0
+"""Seconds in which the environment must be made in another process to be compared."""
+
 _CHECK = """\
 Play a few tasks of an environment with nonsense, with random valid actions and with
 the expert's plan, each twice, and tell everything that is wrong (faults) or will hurt
@@ -156,9 +159,12 @@ def _report(name: str, tasks: int, max_steps: int) -> "Report":
     from dreamgym.config.stages import EnvConfig
     from dreamgym.envs import registry
     from dreamgym.envs.contract import checker
+    from dreamgym.envs.workers.env import rehashed_env
     from dreamgym.run.display import progress_bar
 
     start = functools.partial(registry.start, seconds=EnvConfig().start_seconds)
+    elsewhere = functools.partial(rehashed_env, name, start_seconds=PROCESS_SECONDS)
+    remote = name.startswith(registry.SCHEMES)  # its server hashes, and no process here
     # What the environment itself prints must not stand in the report.
     with contextlib.redirect_stdout(sys.stderr):
         env = start(name)
@@ -173,6 +179,7 @@ def _report(name: str, tasks: int, max_steps: int) -> "Report":
                 tasks=tasks,
                 max_steps=max_steps,
                 make=lambda: start(name),
+                make_elsewhere=None if remote else elsewhere,
             )
     finally:
         with contextlib.redirect_stdout(sys.stderr):

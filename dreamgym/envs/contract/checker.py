@@ -32,6 +32,7 @@ from dreamgym.envs.contract.copies import (
     check_copies,
     check_fork,
     check_global_random,
+    check_process,
     explain_replays,
 )
 from dreamgym.envs.contract.ends import (
@@ -109,6 +110,7 @@ def check(
     tasks: int = 3,
     max_steps: int = 0,
     make: Callable[[], gymnasium.Env] | None = None,
+    make_elsewhere: Callable[[], gymnasium.Env] | None = None,
 ) -> Report:
     """Check an environment on some train tasks; return all faults and warnings.
 
@@ -116,7 +118,8 @@ def check(
       limit: steps of an episode of the check, at most.
       tasks: train tasks that are played, at most.
       max_steps: the step limit of the run that is planned (0: the environment's).
-      make: makes another copy; the two are then stepped in turn.
+      make: makes another copy; the two are then compared and stepped in turn.
+      make_elsewhere: makes a copy in another process, where texts have other hashes.
     """
     findings = Findings()
     player, checks = Player(env, findings), {"reset", "step"}
@@ -160,6 +163,10 @@ def check(
         if make is not None:
             check_copies(player, make, inspector.sample, played, splits)
             checks.add("copies")
+        if make_elsewhere is not None and check_process(
+            player, make_elsewhere, inspector.sample, splits
+        ):
+            checks.add("processes")
     if player.timeouts < MAX_TIMEOUTS:
         check_gymnasium(env, findings, player.deadline)
     check_speed(player)

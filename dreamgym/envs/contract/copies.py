@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 
@@ -11,7 +12,13 @@ import numpy as np
 from dreamgym.envs import base
 from dreamgym.envs.base import EnvironmentFailure, guarded
 from dreamgym.envs.contract.findings import REPLAYS, Findings
-from dreamgym.envs.contract.player import NONSENSE, Player, Trace, first_difference
+from dreamgym.envs.contract.player import (
+    NONSENSE,
+    Player,
+    Trace,
+    first_difference,
+    is_json,
+)
 from dreamgym.envs.contract.tasks import (
     LISTS_ANEW,
     listing_difference,
@@ -24,6 +31,9 @@ COMPARED = 20
 """Steps of an episode that are compared, at most."""
 FRESH_COPIES = 5
 """Copies that must play equally before `reset` is said to leave something over."""
+
+OTHER_TASKS = "a second copy of the environment lists other tasks"
+OTHER_ANSWERS = "a second copy of the environment answers differently"
 
 SEED = 7
 """The seed with which an episode is played again."""
@@ -39,7 +49,7 @@ def check_copies(
     tasks: Sequence[Task] = (),
     splits: Mapping[str, Sequence[Task]] | None = None,
 ) -> None:
-    """Fault two copies that list other tasks, or that change each other's answers.
+    """Fault two copies that differ, or that change each other's answers.
 
     Where only one copy may be made (`max_copies`), nothing is said; where lots are
     drawn, only the tasks of the `splits` are compared.
@@ -55,36 +65,97 @@ def check_copies(
         )
         return
     second = Player(other, Findings())
-    _compare_tasks(player, second, splits or {})
+    if differs := _other_tasks(player, second, splits or {}):
+        player.findings.fault(
+            OTHER_TASKS,
+            differs,
+            "draw them with a fixed seed, random.Random(0), and not anew in each "
+            "__init__: every stage of a run makes copies, and the test tasks of one "
+            "could be train tasks of another",
+        )
     if base.is_deterministic(player.env):
+        if differs := _other_answers(second, sample):
+            player.findings.fault(
+                OTHER_ANSWERS,
+                differs,
+                "draw what belongs to a task in reset, from a generator that the task "
+                "seeds, and nothing in __init__ without a fixed seed; show no number "
+                "or address of the instance: a run makes several copies",
+            )
         _step_in_turn(player, second, sample, tasks)
     player.add_counts(second)
     guarded(other, other.close)
 
 
-def _compare_tasks(
+def check_process(
+    player: Player,
+    make: Callable[[], gymnasium.Env],
+    sample: Trace,
+    splits: Mapping[str, Sequence[Task]],
+) -> bool:
+    """Fault an environment that lists or answers differently in another process.
+
+    `make` makes it there, where texts have other hashes, so that sets have another
+    order. Returns whether it was compared: not where copies in one process differ
+    already, where only one may be made, or where it cannot be made there.
+    """
+    said = {OTHER_TASKS, OTHER_ANSWERS} & {*player.findings.faults}
+    if said or _allows_one_copy(player):
+        return False
+    other = guarded(player.env, make)
+    if isinstance(other, EnvironmentFailure):
+        return False
+    elsewhere = Player(other, Findings())
+    differs = _other_tasks(player, elsewhere, splits)
+    # A run writes tasks as JSON, too; check_options has said where that changes one.
+    options = dict(sample.task.options)
+    plain = is_json(options) and json.loads(json.dumps(options)) == options
+    if not differs and plain and base.is_deterministic(player.env):
+        differs = _other_answers(elsewhere, sample)
+    reasons = " ".join(elsewhere.findings.faults)
+    lost = "ConnectionError" in reasons or "EnvironmentTimeout" in reasons
+    if differs and not lost:
+        player.findings.fault(
+            "the environment differs in another process",
+            differs,
+            "sort what a set holds before it is shown or drawn from, and take no "
+            "hash() into ids, seeds or texts (hashlib's are the same everywhere): in "
+            "each process Python hashes texts, and orders sets of them, differently; "
+            "and draw nothing without a fixed seed where the module is imported",
+        )
+    player.add_counts(elsewhere)
+    guarded(other, other.close)
+    return not lost
+
+
+def _other_tasks(
     player: Player, second: Player, splits: Mapping[str, Sequence[Task]]
-) -> None:
-    """Fault a second copy that lists other tasks than those of the first."""
+) -> str:
+    """Return where a second copy lists other tasks than those of the first, or ""."""
     lister = base.as_tasks(second.env)
-    if lister is None or any(
-        what.endswith(LISTS_ANEW) for what in player.findings.faults
-    ):
-        return  # said already
+    said = any(what.endswith(LISTS_ANEW) for what in player.findings.faults)
+    if lister is None or said:
+        return ""
     for split, first in splits.items():
         where = f"tasks({split!r})"
         again = second.call("tasks", where, functools.partial(lister.tasks, split))
         listed = None if again is None else sound_tasks(second, where, again)
         differs = "" if listed is None else listing_difference(first, listed)
         if differs:
-            player.findings.fault(
-                "a second copy of the environment lists other tasks",
-                f"{where}: {differs}",
-                "draw them with a fixed seed, random.Random(0), and not anew in each "
-                "__init__: every stage of a run makes copies, and the test tasks of "
-                "one could be train tasks of another",
-            )
-            return
+            return f"{where}: {differs}"
+    return ""
+
+
+def _other_answers(second: Player, sample: Trace) -> str:
+    """Return where a second copy answers an episode of the first otherwise, or ""."""
+    expected = dataclasses.replace(sample, steps=sample.steps[: COMPARED + 1])
+    earlier = set(second.findings.faults)
+    again = second.play(sample.task, expected.actions, COMPARED, sample.seed)
+    differs = None if again is None else first_difference(expected, again)
+    raised = [what for what in second.findings.faults if what not in earlier]
+    if differs is None and not raised:
+        return ""
+    return f"task {sample.task.id!r}, the same actions, {(raised or [differs])[0]}"
 
 
 def _step_in_turn(

@@ -5,6 +5,7 @@ worker that ends is a ConnectionError, and RestartingEnv starts another. A step 
 begun in many workers (`start_step`) before the first result is waited for.
 """
 
+import os
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -129,6 +130,16 @@ def process_env(
       ValueError: the environment cannot be made.
     """
     return _env_of(spec, lambda: Process(spec, memory_gb, start_seconds))
+
+
+def rehashed_env(spec: str, *, start_seconds: float) -> WorkerEnv:
+    """Return the environment of a name in a process that hashes texts differently.
+
+    The arguments and errors are those of `process_env`.
+    """
+    seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+    variables = {"PYTHONHASHSEED": seed}
+    return _env_of(spec, lambda: Process(spec, 0.0, start_seconds, variables))
 
 
 def ray_env(

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import weakref
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
 
 from dreamgym.envs.base import TextTooLong
@@ -36,8 +37,17 @@ TOO_LONG = "bad message length"
 class Process(WorkerConnection):
     """A worker process."""
 
-    def __init__(self, spec: str, memory_gb: float, start_seconds: float):
+    def __init__(
+        self,
+        spec: str,
+        memory_gb: float,
+        start_seconds: float,
+        variables: Mapping[str, str] | None = None,
+    ):
         """Start a process and wait until it has made its environment.
+
+        Args:
+          variables: environment variables that it has besides those of this process.
 
         Raises:
           ConnectionError: the process ended.
@@ -52,6 +62,7 @@ class Process(WorkerConnection):
                 stdin=subprocess.DEVNULL,
                 pass_fds=[worker_socket.fileno()],
                 start_new_session=True,  # Ctrl-C is for the run
+                env={**os.environ, **(variables or {})},
             )
         self._connection = Connection(run_socket.detach())
         self._end = weakref.finalize(self, _kill, self._process, self._connection)
