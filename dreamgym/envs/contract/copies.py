@@ -152,10 +152,12 @@ def _other_answers(second: Player, sample: Trace) -> str:
     earlier = set(second.findings.faults)
     again = second.play(sample.task, expected.actions, COMPARED, sample.seed)
     differs = None if again is None else first_difference(expected, again)
-    raised = [what for what in second.findings.faults if what not in earlier]
-    if differs is None and not raised:
+    if again is None or again.broken:  # say why, and not merely that it is shorter
+        faults = second.findings.faults
+        differs = next((what for what in faults if what not in earlier), differs)
+    if differs is None:
         return ""
-    return f"task {sample.task.id!r}, the same actions, {(raised or [differs])[0]}"
+    return f"task {sample.task.id!r}, the same actions, {differs}"
 
 
 def _step_in_turn(
