@@ -393,7 +393,7 @@ class _Inspector:
         check_wins(
             self.findings,
             self.random,
-            self.expert_traces,
+            [t for t in self.planned if not t.last.truncated] or self.expert_traces,
             self.unplanned,
             nonsense=self.nonsense,
             broken_expert=self.broken_expert or too_long,

@@ -274,3 +274,26 @@ def test_a_step_that_fails_in_test_tasks_alone_is_a_fault(environment):
 def test_tasks_of_a_split_that_no_plan_wins_are_warned_of():
     warnings = checked(LostInDev).warnings
     assert "3 tasks of dev" in named(warnings, "and none of dev").where
+
+
+class LostAtFirst(doubles.Corridor):
+    """Draws lots: the plans that are played first are lost, and later ones are won."""
+
+    deterministic = False
+    plans = 0
+
+    def expert(self):
+        self.plans += 1
+        return super().expert()
+
+    def step(self, action):
+        obs, _, terminated, truncated, info = super().step(action)
+        won = terminated and self.plans > 6  # two are asked for of each of three tasks
+        info = {"success": won, "invalid": info["invalid"]}
+        return obs, float(won), terminated, truncated, info
+
+
+def test_an_expert_of_lots_is_judged_by_all_its_plans():
+    report = checker.check(LostAtFirst(), limit=30)
+    assert report.won["the expert"] == (30, 30)
+    assert not [w for w in report.warnings if "no plan of the expert won" in w.what]
