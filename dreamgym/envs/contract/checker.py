@@ -8,6 +8,7 @@ A fault is what breaks a run or makes it learn something untrue; a warning is wh
 allowed and will hurt.
 """
 
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 
@@ -157,14 +158,14 @@ def check(
     if inspector.differing is not None:  # then copies differ as well
         if make is not None:
             explain_replays(player, make, inspector.differing)
-    elif inspector.sample is not None:
-        if check_fork(player, inspector.sample):
+    elif (sample := inspector.sample or inspector.broken) is not None:
+        if check_fork(player, sample):
             checks.add("fork")
         if make is not None:
-            check_copies(player, make, inspector.sample, played, splits)
+            check_copies(player, make, sample, played, splits)
             checks.add("copies")
         if make_elsewhere is not None and check_process(
-            player, make_elsewhere, inspector.sample, splits
+            player, make_elsewhere, sample, splits
         ):
             checks.add("processes")
     if player.timeouts < MAX_TIMEOUTS:
@@ -195,6 +196,7 @@ class _Inspector:
         self.max_steps = max_steps or declared or 0
         self.deterministic = base.is_deterministic(player.env)
         self.sample: Trace | None = None  # an episode that copies are compared on
+        self.broken: Trace | None = None  # the steps before a fault
         self.differing: Trace | None = None  # the first of two that should be equal
         self.last_plan: Trace | None = None
         self.expert_traces: list[Trace] = []  # those that reached their end
@@ -209,6 +211,9 @@ class _Inspector:
 
     def inspect(self, task: Task) -> None:
         """Play one task in every way."""
+        if (varied := base.as_variations(self.env)) is not None:
+            check_variations(self.player, varied, task)
+            self.checks.add("variations")
         start = self.player.reset(task)
         if start is None:
             return
@@ -217,11 +222,10 @@ class _Inspector:
         check_tools(self.player)
         valid = check_valid_actions(self.player, task)
         plan = self._check_expert(task)
-        if (varied := base.as_variations(self.env)) is not None:
-            check_variations(self.player, varied, task)
-            self.checks.add("variations")
         nonsense = self._play_twice(task, [NONSENSE] * self.limit, NONSENSE_PLAY)
         if nonsense is None:
+            if self.broken is not None:
+                check_rendering(self.player, self.broken)
             return
         self.nonsense.append(nonsense)
         if nonsense.last.truncated:
@@ -311,6 +315,8 @@ class _Inspector:
         seed, other_seed = _seeds(task)
         first = self.player.play(task, actions, len(actions), seed)
         if first is None or first.broken:
+            if first is not None and self.broken is None:
+                self.broken = dataclasses.replace(first, broken=False)
             return None
         check_declared_limit(self.player, first, what)
         check_tool_results(self.player, first)

@@ -20,7 +20,7 @@ import gymnasium
 from dreamgym.envs import base
 from dreamgym.envs.base import EnvironmentFailure, guarded
 from dreamgym.envs.contract.findings import Findings, difference
-from dreamgym.envs.contract.results import can_be_read, is_text, warn_of_empty_state
+from dreamgym.envs.contract.results import can_be_read, read_text, warn_of_empty_state
 from dreamgym.envs.failures import USUAL_DEADLINES, EnvironmentTimeout, deadlines_of
 from dreamgym.envs.tools.tool_env import ToolEnv
 from worldmodel.data.records import Task
@@ -301,8 +301,9 @@ class Player:
                 f"return a text and a dict; it returned {result!r:.100}",
             )
             return None
-        obs, info = result
-        if not is_text(self.findings, self.env, obs, "reset", where):
+        info = result[1]
+        obs = read_text(self.findings, self.env, result[0], "reset", where)
+        if obs is None:
             return None
         instruction = info.get("instruction", "")
         if not isinstance(instruction, str):
@@ -367,8 +368,9 @@ class Player:
             cure = f"return five values (it returned {count}){apart}"
             self.findings.fault(_STEP, where, cure)
             return None
-        obs, reward, terminated, truncated, info = result
-        if not is_text(self.findings, self.env, obs, "step", where):
+        reward, terminated, truncated, info = result[1:]
+        obs = read_text(self.findings, self.env, result[0], "step", where)
+        if obs is None:
             return None
         if not can_be_read(self.findings, where, result[1:]):
             return None

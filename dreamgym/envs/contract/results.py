@@ -15,24 +15,29 @@ from dreamgym.envs.spaces import MAX_CHARACTERS
 _TERMINAL_CODE = re.compile(r"\x1b\[|[\x00\x07\x08]")
 
 
-def is_text(
+def read_text(
     findings: Findings, env: gymnasium.Env, obs: Any, call: str, where: str
-) -> bool:
-    """Return whether `call` returned a text that a run can hold; add a fault if not."""
+) -> str | None:
+    """Return the text that `call` returned; None, with a fault, if no run can hold it.
+
+    Bytes are a fault, and are decoded, so that they hide no other one.
+    """
     if not isinstance(obs, str):
         findings.fault(
             f"{call} must return text, got {type(obs).__name__}",
             where,
             "return one str, lines separated by \\n",
         )
-        return False
+        if not isinstance(obs, bytes):
+            return None
+        obs = obs.decode(errors="replace")
     if len(obs) > MAX_CHARACTERS:
         findings.fault(
             f"{call} returned a text that is too long",
             f"{where}: {len(obs):,} characters",
             f"return at most {MAX_CHARACTERS:,}: the episode would end there",
         )
-        return False
+        return None
     if _TERMINAL_CODE.search(obs):
         findings.warn(
             f"{call} returned codes of a terminal",
@@ -46,7 +51,7 @@ def is_text(
             where,
             "decode with errors='replace'",
         )
-    return not isinstance(failure, EnvironmentFailure)
+    return None if isinstance(failure, EnvironmentFailure) else obs
 
 
 def warn_of_empty_state(findings: Findings, obs: str, where: str) -> None:
@@ -60,17 +65,46 @@ def warn_of_empty_state(findings: Findings, obs: str, where: str) -> None:
 
 
 def can_be_read(findings: Findings, where: str, values: tuple) -> bool:
-    """Return whether the values of a step after its text can be read; add the faults.
+    """Return whether the values of a step after its text can be read; add all faults.
 
-    They are reward, terminated, truncated and info.
+    They are reward, terminated, truncated and info. What no later step depends on, as a
+    cost that is no number, is a fault that ends no episode.
     """
     reward, terminated, truncated, info = values
-    fault = findings.fault
+    readable = _check_ends(findings, where, terminated, truncated)
+    if not (finite := _is_finite(reward)):
+        findings.fault(
+            f"a reward must be a finite number, got {reward!r:.40}",
+            where,
+            "return a float that is neither NaN nor infinite",
+        )
+    if not isinstance(info, dict):
+        findings.fault("info must be a dict", where, f"it is {info!r:.60}")
+        return False
+    readable &= _check_flags(findings, where, info)
+    parts_named = _check_parts(findings, where, info)
+    parts = info.get("rewards")
+    if finite and parts_named and parts is not None:
+        if not math.isclose(
+            sum(parts.values()), float(reward), rel_tol=1e-6, abs_tol=1e-6
+        ):
+            findings.fault(
+                "info['rewards'] must sum to the reward",
+                where,
+                f"it holds {parts}, and the reward is {float(reward)}",
+            )
+    return readable and finite
+
+
+def _check_ends(
+    findings: Findings, where: str, terminated: Any, truncated: Any
+) -> bool:
+    """Return whether the flags of the end can be read; add their faults."""
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         if not isinstance(flag, bool):
             kind = f"{type(flag).__module__}.{type(flag).__name__}"
             # A run takes it, and a trainer that asks `is False` does not.
-            add = findings.warn if isinstance(flag, np.bool_) else fault
+            add = findings.warn if isinstance(flag, np.bool_) else findings.fault
             add(
                 f"{name} must be a bool, got {kind.removeprefix('builtins.')}",
                 where,
@@ -79,53 +113,48 @@ def can_be_read(findings: Findings, where: str, values: tuple) -> bool:
     if not all(map(_is_flag, (terminated, truncated))):
         return False
     if terminated and truncated:
-        fault(
+        findings.fault(
             "terminated and truncated must not merge",
             where,
             "terminated: the task itself ended; truncated: only a limit was hit",
         )
-    if not _is_finite(reward):
-        fault(
-            f"a reward must be a finite number, got {reward!r:.40}",
-            where,
-            "return a float that is neither NaN nor infinite",
-        )
-        return False
-    if not isinstance(info, dict):
-        fault("info must be a dict", where, f"it is {info!r:.60}")
-        return False
+    return True
+
+
+def _check_flags(findings: Findings, where: str, info: dict) -> bool:
+    """Return whether the flags of `info` can be read; add their faults."""
+    readable = True
     for name in ("success", "invalid", "reveals"):
         flag = info.get(name)
         # Any text is true, `no` as well.
         if flag is not None and not _is_flag(flag):
-            fault(f"info[{name!r}] must be a bool", where, f"it is {flag!r:.60}")
-            return False
-        if flag is not None and not isinstance(flag, numbers.Real | np.bool_):
-            fault(
+            findings.fault(
+                f"info[{name!r}] must be a bool", where, f"it is {flag!r:.60}"
+            )
+            readable = False
+        elif flag is not None and not isinstance(flag, numbers.Real | np.bool_):
+            findings.fault(
                 f"info[{name!r}] must be a bool, got {flag!r:.40}",
                 where,
                 f"return bool(...), or leave {name!r} out",
             )
+    return readable
+
+
+def _check_parts(findings: Findings, where: str, info: dict) -> bool:
+    """Return whether costs and rewards of `info` are numbers by name; add faults."""
+    sound = True
     for name in ("costs", "rewards"):
         parts = info.get(name, {})
         named = isinstance(parts, dict) and all(isinstance(k, str) for k in parts)
         if not named or not all(map(_is_finite, parts.values())):
-            fault(
+            findings.fault(
                 f"info[{name!r}] must be a dict of finite numbers by name",
                 where,
                 f"it is {parts!r:.60}",
             )
-            return False
-    parts = info.get("rewards")
-    if parts is not None and not math.isclose(
-        sum(parts.values()), float(reward), rel_tol=1e-6, abs_tol=1e-6
-    ):
-        fault(
-            "info['rewards'] must sum to the reward",
-            where,
-            f"it holds {parts}, and the reward is {float(reward)}",
-        )
-    return True
+            sound = False
+    return sound
 
 
 def _is_flag(value: Any) -> bool:

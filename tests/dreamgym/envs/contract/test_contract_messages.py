@@ -141,3 +141,49 @@ class Loud(doubles.Corridor):
     out, err = capsys.readouterr()
     assert json.loads(out)["faults"] == []
     assert "step go" in err
+
+
+class ManyFaults(doubles.Corridor):
+    """A reward that is a text hides neither a fork, a rendering nor variations."""
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        if self.steps == 2:
+            info["costs"] = [1]
+        return obs, "x" if self.steps == 3 else reward, terminated, truncated, info
+
+    def fork(self):
+        return self
+
+    def render_state(self, state):
+        return len(state)
+
+    def variations(self, task, rng):
+        del rng
+        return [task]
+
+
+class ManyBytes(ManyFaults):
+    def reset(self, **kwargs):
+        obs, info = super().reset(**kwargs)
+        return obs.encode(), info
+
+
+class ManyResets(ManyFaults):
+    def reset(self, **kwargs):
+        raise ValueError(f"reset {sorted(kwargs)}")
+
+
+@pytest.mark.parametrize("env", [ManyFaults, ManyBytes])
+def test_a_fault_hides_no_other_one(env):
+    faults = checked(env).faults
+    named(faults, "a reward must be a finite number, got 'x'")
+    named(faults, r"info\['costs'\] must be a dict")
+    named(faults, "render_state.. must return a text, got a int")
+    named(faults, "a fork changes the environment")
+    named(faults, "variations hold the task itself")
+    assert any("got bytes" in f.what for f in faults) == (env is ManyBytes)
+
+
+def test_a_reset_that_raises_hides_no_fault_of_variations():
+    named(checked(ManyResets).faults, "variations hold the task itself")
