@@ -28,6 +28,9 @@ _ENDS = {
 _MAX_ROWS = 10  # rows of a table
 _MAX_EXAMPLES = 5  # examples of a leak
 
+NO_REWARD = "no rewarded transition: updates in the dream have nothing to learn from"
+"""What is wrong with episodes none of whose steps earns anything."""
+
 
 def _digest(*parts: object) -> int:
     """Return an eight-byte number computed from the parts."""
@@ -254,8 +257,7 @@ def _warnings(s: Mapping[str, Any]) -> list[str]:
     out = []
     if not s["rewarded"]["transitions"]:
         out.append(
-            "no rewarded transition: updates in the dream have nothing to learn from "
-            "(give `reward` to the step that wins; to an import `score`)"
+            f"{NO_REWARD} (give `reward` to the step that wins; to an import `score`)"
         )
     if s["success"]["none"] == s["episodes"]:
         out.append(

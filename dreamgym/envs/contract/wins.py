@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dreamgym.envs.contract.findings import Findings
 from dreamgym.envs.contract.player import Trace
 from worldmodel.data.records import Task
+from worldmodel.data.summary import NO_REWARD
 
 
 def check_wins(
@@ -72,6 +73,15 @@ def check_wins(
             f"task {won[0].task.id!r}: {won[0].length} actions, {len(won)} of the "
             f"{len(nonsense)} tasks played",
             "report info['success'] as True only at the step that solves the task",
+        )
+    played = [*random, *planned, *nonsense]
+    won = [trace for trace in played if trace.won]
+    if won and not any(step.reward for trace in played for step in trace.steps):
+        findings.warn(
+            NO_REWARD,
+            f"{len(won)} of {len(played)} episodes were won, as task "
+            f"{won[0].task.id!r} was, and no step paid",
+            "return a reward at the step that wins, 1.0 for example",
         )
     _check_partial_credit(findings, [*random, *planned])
 

@@ -297,3 +297,18 @@ def test_an_expert_of_lots_is_judged_by_all_its_plans():
     report = checker.check(LostAtFirst(), limit=30)
     assert report.won["the expert"] == (30, 30)
     assert not [w for w in report.warnings if "no plan of the expert won" in w.what]
+
+
+class Unpaid(doubles.Corridor):
+    """It is won, and nothing pays."""
+
+    def step(self, action):
+        obs, _, terminated, truncated, info = super().step(action)
+        del info["rewards"]
+        return obs, 0.0, terminated, truncated, info
+
+
+def test_wins_that_never_pay_are_warned_of():
+    (warning,) = checked(Unpaid).warnings
+    assert warning.what.startswith("no rewarded transition")
+    assert "no step paid" in warning.where
