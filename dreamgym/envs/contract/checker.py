@@ -142,8 +142,10 @@ def check(
         findings.fault("tasks('train') is empty", "tasks", "return at least one task")
     inspector = _Inspector(player, checks, limit, max_steps)
     played = listed or []
-    for i in np.linspace(0, len(played) - 1, tasks) if played else ():
-        inspector.inspect(played[int(i)])
+    places = np.linspace(0, len(played) - 1, tasks) if played else ()
+    chosen = [played[int(i)] for i in places]
+    for task in chosen:
+        inspector.inspect(task)
     inspector.conclude(played)
     if lister is not None:
         splits = check_splits(player, lister)
@@ -153,6 +155,10 @@ def check(
         splits = {s: base.tasks_of(env, name, s, MAX_SEEDS) for s in SPLITS}
         if listed and inspector.deterministic:
             check_twins(player, splits)
+    if chosen and (varied := base.as_variations(env)) is not None:
+        for task in chosen:
+            check_variations(player, varied, task, splits)
+        checks.add("variations")
     check_held_out(player, splits, inspector.planned)
     check_tools_listed(player)
     if inspector.differing is not None:  # then copies differ as well
@@ -211,9 +217,6 @@ class _Inspector:
 
     def inspect(self, task: Task) -> None:
         """Play one task in every way."""
-        if (varied := base.as_variations(self.env)) is not None:
-            check_variations(self.player, varied, task)
-            self.checks.add("variations")
         start = self.player.reset(task)
         if start is None:
             return

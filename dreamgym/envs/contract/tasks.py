@@ -298,8 +298,22 @@ def _variations(varied: base.HasVariations, task: Task) -> Any:
     return list(itertools.islice(variations, MAX_VARIATIONS))
 
 
-def check_variations(player: Player, varied: base.HasVariations, task: Task) -> None:
-    """Fault variations of a task that differ by call, or do not say where from."""
+def check_variations(
+    player: Player,
+    varied: base.HasVariations,
+    task: Task,
+    splits: Mapping[str, Sequence[Task]],
+) -> None:
+    """Fault variations of a task that differ by call, or do not say where from.
+
+    One that is a dev or test task, under whatever id, is a fault as well.
+    """
+    held_out = {
+        _content(t): f"task {t.id!r} of {split}"
+        for split in ("dev", "test")
+        for t in splits.get(split, ())
+        if t.options
+    }
     fault, where = player.findings.fault, f"variations of task {task.id!r}"
     draws = [
         player.call(
@@ -333,5 +347,12 @@ def check_variations(player: Player, varied: base.HasVariations, task: Task) -> 
                 "variations must name their task in their lineage",
                 where,
                 f"make {variation.id!r} with lineage=(*task.lineage, task.id)",
+            )
+        if (other := held_out.get(_content(variation))) is not None:
+            fault(
+                "variations hold tasks of dev or test",
+                f"{where}: {variation.id!r} has the instruction and options of {other}",
+                "leave out what the other splits hold: a policy would be trained on "
+                "what it is tested on",
             )
         player.reset(variation)

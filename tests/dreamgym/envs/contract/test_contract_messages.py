@@ -187,3 +187,21 @@ def test_a_fault_hides_no_other_one(env):
 
 def test_a_reset_that_raises_hides_no_fault_of_variations():
     named(checked(ManyResets).faults, "variations hold the task itself")
+
+
+class HeldOutVariations(doubles.Corridor):
+    """A variation is a test task under another id."""
+
+    def variations(self, task, rng):
+        del rng
+        lineage = (*task.lineage, task.id)
+        values = {"id": f"new-{task.id}", "split": "generated", "lineage": lineage}
+        return [dataclasses.replace(self.tasks("test")[0], **values)]
+
+
+def test_a_variation_that_is_a_test_task_is_a_fault():
+    (fault,) = checked(HeldOutVariations).faults
+    assert fault.what == "variations hold tasks of dev or test"
+    assert re.search(
+        r"'new-corridor-.* options of task 'corridor-.* of test", fault.where
+    )
