@@ -280,15 +280,22 @@ class Player:
                 f"{where}: {dict(task.options)!r:.100}",
                 "use numbers, texts, lists and dicts with text keys",
             )
+        try:
+            own = base.with_own_options(task)
+        except RecursionError:
+            fault(
+                "a task's options are nested too deeply to be copied",
+                where,
+                "nest lists and dicts a few levels deep: every reset gets a copy",
+            )
+            return None
         self.resets += 1
         task_seed = base.seed_of(task)
         seed = seed if task_seed is None else task_seed
         result = self.call(
             "reset",
             where,
-            lambda: self.env.reset(
-                seed=seed, options={"task": base.with_own_options(task)}
-            ),
+            lambda: self.env.reset(seed=seed, options={"task": own}),
         )
         if result is None:
             return None
