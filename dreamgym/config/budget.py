@@ -7,10 +7,10 @@ steps the real environment counts, except test tasks. All are pure functions.
 import dataclasses
 import math
 
+from dreamgym.envs.limits import MIN_DEV_GAMES
+
 ESTIMATE_STEPS = 40
 """Real steps that are set aside to time a step before the run."""
-MIN_DEV_GAMES = 4
-"""Dev tasks of an evaluation below which policies are not selected by real tasks."""
 LONGEST_DEV_EPISODE = 50
 """Steps that the smallest budget leaves to a dev episode, at most: where episodes may
 be longer than that, few are, and one that is gets truncated where its part ends."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dreamgym.envs import base
+from dreamgym.envs import base, limits
 from dreamgym.envs.contract.player import Player, Trace
 from worldmodel.data.records import Task
 
@@ -118,6 +118,13 @@ def check_splits(player: Player, lister: base.HasTasks) -> dict[str, Sequence[Ta
                 f"{where} is empty",
                 where,
                 f"keep some tasks apart for it: {uses[split]}",
+            )
+        if split == "dev" and 0 < len(sound) < limits.MIN_DEV_GAMES:
+            player.findings.warn(
+                f"{where} holds fewer than {limits.MIN_DEV_GAMES} tasks",
+                f"{len(sound)} task{'s' * (len(sound) != 1)}",
+                "list more: dev games choose between policies, and so few decide "
+                "little: a run with a budget of real steps leaves the choice out",
             )
         if wrong := [t for t in splits[split] if t.split != split]:
             fault(

@@ -205,3 +205,32 @@ def test_a_variation_that_is_a_test_task_is_a_fault():
     assert re.search(
         r"'new-corridor-.* options of task 'corridor-.* of test", fault.where
     )
+
+
+class OneDev(doubles.Corridor):
+    def tasks(self, split):
+        return super().tasks(split)[: 1 if split == "dev" else None]
+
+
+def test_few_dev_tasks_are_warned_of():
+    (warning,) = checked(OneDev).warnings
+    assert warning.what == "tasks('dev') holds fewer than 4 tasks"
+
+
+class Nested(doubles.Corridor):
+    """Options of its tasks are nested 600 levels deep."""
+
+    def tasks(self, split):
+        deep = []
+        for _ in range(600):
+            deep = [deep]
+        tasks = super().tasks(split)
+        return [
+            dataclasses.replace(t, options={**t.options, "deep": deep}) for t in tasks
+        ]
+
+
+def test_options_that_no_copy_can_be_made_of_are_named():
+    faults = checked(Nested).faults
+    assert "a few levels deep" in named(faults, "options are nested too deeply").cure
+    assert not [f for f in faults if "RecursionError" in f.what]
