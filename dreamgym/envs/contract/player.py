@@ -149,7 +149,7 @@ class Player:
         self.env, self.findings = env, findings
         self.steps = self.resets = 0
         self.observation = self.instruction = ""  # what the agent reads now
-        self.seconds = 0.0  # of all steps together
+        self.seconds = self.reset_seconds = 0.0  # of all steps, of all resets
         self.timeouts = 0
         self.listed: set[str] = set()  # all that valid_actions() has listed
         try:
@@ -184,6 +184,8 @@ class Player:
         )
         if name == "step":
             self.seconds += time.monotonic() - start
+        if name == "reset":
+            self.reset_seconds += time.monotonic() - start
         if handlers and handlers[0] is not handler:
             self._warn_of_handler(where)
         if result is None:

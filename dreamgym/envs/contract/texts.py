@@ -30,8 +30,8 @@ MIN_STATES, MIN_WORDS = 5, 20
 _STEP = Transition(state=("state",), action="wait", next_state=("state",))
 """A sound step, by which a task is written."""
 
-SLOW_STEP = 0.5
-"""Seconds of a step above which a warning is given."""
+SLOW_STEP, SLOW_RESET = 0.5, 1.0
+"""Seconds of a step, and of a reset, above which a warning is given."""
 
 
 def check_options(player: Player, task: Task, observation: str, info: dict) -> None:
@@ -215,12 +215,16 @@ def check_lines(findings: Findings, traces: Sequence[Trace]) -> None:
 
 
 def check_speed(player: Player) -> None:
-    """Warn of steps that are slow."""
-    each = player.seconds / max(player.steps, 1)
-    if each > SLOW_STEP:
+    """Warn of steps and of resets that are slow."""
+    for what, seconds, count, slow in (
+        ("step", player.seconds, player.steps, SLOW_STEP),
+        ("reset", player.reset_seconds, player.resets, SLOW_RESET),
+    ):
+        if seconds <= slow * max(count, 1):
+            continue
         player.findings.warn(
-            f"a step takes {each:.1f} s",
-            f"{player.steps} steps",
+            f"a {what} takes {seconds / count:.1f} s",
+            f"{count} {what}s",
             "a run takes thousands: `dreamgym estimate` says how many, and smaller "
             "collect.episodes, branch.episodes and evaluate.tasks take fewer",
         )

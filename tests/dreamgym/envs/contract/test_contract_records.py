@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import time
 
 import numpy as np
 import pytest
@@ -200,3 +201,15 @@ def test_one_task_in_place_of_a_list_is_a_fault(method):
     Single = type("Single", (doubles.Corridor,), {method: lambda *_: task})
     faults = checker.check(Single(), limit=30, tasks=1).faults
     named(faults, f"^{method}.* must return a list of Tasks, got a single Task")
+
+
+class SlowResets(doubles.Corridor):
+    def reset(self, **kwargs):
+        time.sleep(0.003)
+        return super().reset(**kwargs)
+
+
+def test_slow_resets_are_warned_of(monkeypatch):
+    monkeypatch.setattr(texts, "SLOW_RESET", 0.002)
+    (warning,) = checker.check(SlowResets(), limit=30).warnings
+    assert warning.what == "a reset takes 0.0 s"
