@@ -2,9 +2,14 @@
 
 import argparse
 import contextlib
+import dataclasses
 import functools
 import json
+import os
 import sys
+import threading
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +20,9 @@ if TYPE_CHECKING:
 
 PROCESS_SECONDS = 60.0
 """Seconds in which the environment must be made in another process to be compared."""
+
+THREAD_SECONDS = 0.5
+"""Seconds that the threads of a closed environment have to end."""
 
 _CHECK = """\
 Play a few tasks of an environment with nonsense, with random valid actions and with
@@ -142,8 +150,12 @@ def _check(args: argparse.Namespace) -> int:
     if args.env and args.environment:
         raise ValueError(f"two environments: {args.environment} and {args.env}")
     name = args.env or args.environment or "textworld"
+    before = threading.enumerate()
     with death_notice(_death_text(name, as_json=args.json)):
         report = _report(name, args.tasks, args.max_episode_steps)
+        threads = _threads_since(before)
+        if threads:
+            report = _with_thread_warning(report, threads)
         data, text = report.json(), report.text(name)
         if args.learn and report.faults:
             print("--learn: left out until the faults are mended", file=sys.stderr)
@@ -151,7 +163,40 @@ def _check(args: argparse.Namespace) -> int:
             learned = _learn(name, args.max_episode_steps)
             data["learning"], text = learned[0], f"{text}\n{learned[1]}"
     print(json.dumps(data) if args.json else text)
-    return 1 if report.faults else 0
+    status = 1 if report.faults else 0
+    if any(thread.is_alive() for thread in threads):  # Python would wait for them
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    return status
+
+
+def _threads_since(before: Sequence[threading.Thread]) -> list[threading.Thread]:
+    """Return the new threads for which Python waits before it ends.
+
+    Those of an executor are left out: Python tells them to end.
+    """
+    new = [t for t in threading.enumerate() if t not in before and not t.daemon]
+    out = [t for t in new if not t.name.startswith("ThreadPoolExecutor")]
+    end = time.monotonic() + THREAD_SECONDS
+    for thread in out:
+        thread.join(max(end - time.monotonic(), 0.0))
+    return [thread for thread in out if thread.is_alive()]
+
+
+def _with_thread_warning(
+    report: "Report", threads: Sequence[threading.Thread]
+) -> "Report":
+    """Return a report that warns of threads which run on after `close`."""
+    from dreamgym.envs.contract.findings import Finding
+
+    warning = Finding(
+        "threads of the environment run on after it was closed",
+        f"{len(threads)}, the first of them {threads[0].name!r}",
+        "end them in close(), or make them with daemon=True: a command would wait for "
+        "them at its end, for ever if need be",
+    )
+    return dataclasses.replace(report, warnings=(*report.warnings, warning))
 
 
 def _report(name: str, tasks: int, max_steps: int) -> "Report":

@@ -1,6 +1,7 @@
 """A message that is printed where the process of a command dies."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -84,3 +85,30 @@ def test_check_names_an_environment_that_ends_its_process(tmp_path, options):
     else:
         assert f"deadly:Deadly breaks the contract:\nfault: {what}\n" in done.stdout
         assert "--env.workers" in done.stdout
+
+
+WAITED_FOR = """
+import threading, time
+from tests import doubles
+
+class WaitedFor(doubles.Corridor):
+    def __init__(self):
+        super().__init__()
+        threading.Thread(target=time.sleep, args=(1000,)).start()
+"""
+
+
+def test_check_ends_though_a_thread_of_the_environment_runs_on(tmp_path):
+    (tmp_path / "waited.py").write_text(WAITED_FOR)
+    done = subprocess.run(
+        [sys.executable, "-m", "dreamgym", "check", "waited:WaitedFor", "--json"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    (warning,) = json.loads(done.stdout)["warnings"]
+    assert warning["what"] == "threads of the environment run on after it was closed"
