@@ -140,8 +140,7 @@ def check(
         listed = None if sound is None else sound[:POOL]
     if listed == [] and lister is not None:
         findings.fault("tasks('train') is empty", "tasks", "return at least one task")
-    inspector = _Inspector(player, checks, limit, max_steps)
-    played = listed or []
+    inspector, played = _Inspector(player, checks, limit, max_steps), listed or []
     places = np.linspace(0, len(played) - 1, tasks) if played else ()
     chosen = [played[int(i)] for i in places]
     for task in chosen:
@@ -156,8 +155,7 @@ def check(
         if listed and inspector.deterministic:
             check_twins(player, splits)
     if chosen and (varied := base.as_variations(env)) is not None:
-        for task in chosen:
-            check_variations(player, varied, task, splits)
+        check_variations(player, varied, chosen, splits)
         checks.add("variations")
     check_held_out(player, splits, inspector.planned)
     check_tools_listed(player)

@@ -99,8 +99,8 @@ def check_process(
     order. Returns whether it was compared: not where copies in one process differ
     already, where only one may be made, or where it cannot be made there.
     """
-    said = {OTHER_TASKS, OTHER_ANSWERS} & {*player.findings.faults}
-    if said or _allows_one_copy(player):
+    copies_differ = {OTHER_TASKS, OTHER_ANSWERS} & {*player.findings.faults}
+    if copies_differ or _allows_one_copy(player):
         return False
     other = guarded(player.env, make)
     if isinstance(other, EnvironmentFailure):
@@ -133,8 +133,8 @@ def _other_tasks(
 ) -> str:
     """Return where a second copy lists other tasks than those of the first, or ""."""
     lister = base.as_tasks(second.env)
-    said = any(what.endswith(LISTS_ANEW) for what in player.findings.faults)
-    if lister is None or said:
+    lists_anew = any(what.endswith(LISTS_ANEW) for what in player.findings.faults)
+    if lister is None or lists_anew:
         return ""
     for split, first in splits.items():
         where = f"tasks({split!r})"

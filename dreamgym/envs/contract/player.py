@@ -283,7 +283,7 @@ class Player:
                 "use numbers, texts, lists and dicts with text keys",
             )
         try:
-            own = base.with_own_options(task)
+            task_copy = base.with_own_options(task)
         except RecursionError:
             fault(
                 "a task's options are nested too deeply to be copied",
@@ -297,7 +297,7 @@ class Player:
         result = self.call(
             "reset",
             where,
-            lambda: self.env.reset(seed=seed, options={"task": own}),
+            lambda: self.env.reset(seed=seed, options={"task": task_copy}),
         )
         if result is None:
             return None

@@ -308,10 +308,10 @@ def _variations(varied: base.HasVariations, task: Task) -> Any:
 def check_variations(
     player: Player,
     varied: base.HasVariations,
-    task: Task,
+    tasks: Sequence[Task],
     splits: Mapping[str, Sequence[Task]],
 ) -> None:
-    """Fault variations of a task that differ by call, or do not say where from.
+    """Fault variations of tasks that differ by call, or do not say where from.
 
     One that is a dev or test task, under whatever id, is a fault as well.
     """
@@ -321,6 +321,21 @@ def check_variations(
         for t in splits.get(split, ())
         if t.options
     }
+    for task in tasks:
+        _check_variations_of(player, varied, task, held_out)
+
+
+def _check_variations_of(
+    player: Player,
+    varied: base.HasVariations,
+    task: Task,
+    held_out: Mapping[str, str],
+) -> None:
+    """Add the faults of one task's variations.
+
+    Args:
+      held_out: the content of a dev or test task -> its name.
+    """
     fault, where = player.findings.fault, f"variations of task {task.id!r}"
     draws = [
         player.call(
