@@ -67,7 +67,7 @@ def few_dev_tasks(run: Run) -> str:
         return ""
     return (
         f": the environment lists {listed} dev task{'s' * (listed != 1)}, and fewer "
-        f"than {budget.MIN_DEV_GAMES} decide nothing"
+        f"than {limits.MIN_DEV_GAMES} decide nothing"
     )
 
 
