@@ -380,7 +380,8 @@ def _write(
     if not run.real_steps.count:
         check_recorded(run.config.budget, recorded)
     written = _write_files(run, train, dev)
-    return _numbers(*written, limit) | {"real_transitions": recorded}
+    numbers = {"real_transitions": recorded, "recorded": True}
+    return _numbers(*written, limit) | numbers
 
 
 def _numbers(

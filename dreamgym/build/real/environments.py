@@ -140,7 +140,7 @@ def _refuse_played(run: Run, tasks: Sequence[Task]) -> None:
     Raises:
       RunError: a task was collected.
     """
-    recorded = bool(run.config.data.episodes or run.config.data.base_run)
+    recorded = run.numbers("collect").get("recorded", False)
     for file, wrong, strict in (
         ("episodes.jsonl", "test tasks must not be learnt from", True),
         ("dev.jsonl", "test tasks must not be dev tasks as well", not recorded),

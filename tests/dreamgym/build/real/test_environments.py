@@ -124,10 +124,9 @@ def test_test_tasks_that_were_collected_are_refused(tmp_path, capsys):
         write_episodes(run.path("episodes.jsonl"), seen)
         with pytest.raises(RunError, match=r"not be learnt from.*dreamgym check"):
             environments.test_tasks(run)
-    recordings = tmp_path / "recorded.jsonl"
-    write_episodes(recordings, other)
-    settings["data.episodes"] = str(recordings)
     with Run(tmp_path / "recorded", preset("tiny", settings)) as run:
+        run.mark("collect", {"recorded": True})
+        write_episodes(run.path("episodes.jsonl"), other)
         write_episodes(run.path("dev.jsonl"), seen)
         tasks = environments.test_tasks(run)  # its splits are not the environment's
         assert f"1 of {len(tasks)} test tasks, such as" in capsys.readouterr().err
