@@ -123,8 +123,8 @@ def check_splits(player: Player, lister: base.HasTasks) -> dict[str, Sequence[Ta
             player.findings.warn(
                 f"{where} holds fewer than {limits.MIN_DEV_GAMES} tasks",
                 f"{len(sound)} task{'s' * (len(sound) != 1)}",
-                "list more: dev games choose between policies, and so few decide "
-                "little: a run with a budget of real steps leaves the choice out",
+                "list more: dev games choose between policies, and a run plays none "
+                "where there are so few",
             )
         if wrong := [t for t in splits[split] if t.split != split]:
             fault(
