@@ -7,7 +7,7 @@ steps the real environment counts, except test tasks. All are pure functions.
 import dataclasses
 import math
 
-from dreamgym.envs.limits import MIN_DEV_GAMES
+from worldmodel.data.records import MIN_DEV_GAMES
 
 ESTIMATE_STEPS = 40
 """Real steps that are set aside to time a step before the run."""

@@ -33,10 +33,6 @@ PLANS = 50
 """Tasks whose plans are looked at."""
 
 
-MIN_DEV_GAMES = 4
-"""Dev tasks of an evaluation below which policies are not selected by real tasks."""
-
-
 class StepLimit(NamedTuple):
     """The step limit of an episode, and where it comes from."""
 

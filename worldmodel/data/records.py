@@ -36,6 +36,8 @@ SCHEMA = "dreamgym.episodes/1"
 BRANCH_SCHEMA = "dreamgym.branches/1"
 SPLITS = ("train", "dev", "test")
 """The splits that training uses; episodes of others are ignored."""
+MIN_DEV_GAMES = 4
+"""Dev tasks of an evaluation below which no policy is chosen by their games."""
 
 State = tuple[str, ...]
 """What the agent observes at one step: non-empty lines of text."""

@@ -24,11 +24,11 @@ from dreamgym.build.real.environments import (
 )
 from dreamgym.build.real.step_limit import lasting_wins, step_limit
 from dreamgym.config import budget
-from dreamgym.envs import base, limits, vector
+from dreamgym.envs import base, vector
 from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.evaluation import evaluate
 from dreamgym.run.directory import Run, RunError
-from worldmodel.data.records import Task, read_episodes, write_episodes
+from worldmodel.data.records import MIN_DEV_GAMES, Task, read_episodes, write_episodes
 from worldmodel.experience.base import ExperienceModel
 
 TRAINED_IN_DREAM = ("expert_iteration", "dream")
@@ -67,7 +67,7 @@ def few_dev_tasks(run: Run) -> str:
         return ""
     return (
         f": the environment lists {listed} dev task{'s' * (listed != 1)}, and fewer "
-        f"than {limits.MIN_DEV_GAMES} decide nothing"
+        f"than {MIN_DEV_GAMES} decide nothing"
     )
 
 
@@ -95,7 +95,7 @@ def plays_dev_games(run: Run, *names: str) -> bool:
     # A game begins only where the steps of the longest one are left, also the last of
     # the few games that have to be played.
     planned = _planned_steps(run, dev_games(run))
-    games_before = min(dev_games(run), limits.MIN_DEV_GAMES) - 1
+    games_before = min(dev_games(run), MIN_DEV_GAMES) - 1
     with_longest = _planned_steps(run, games_before) + step_limit(run)
     return new * max(planned, with_longest) <= left
 

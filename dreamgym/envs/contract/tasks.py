@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from dreamgym.envs import base, limits
+from dreamgym.envs import base
 from dreamgym.envs.contract.player import Player, Trace
-from worldmodel.data.records import Task
+from worldmodel.data.records import MIN_DEV_GAMES, Task
 
 MAX_STARTS = 300
 """Tasks of a split whose first states are compared with those of other splits."""
@@ -119,9 +119,9 @@ def check_splits(player: Player, lister: base.HasTasks) -> dict[str, Sequence[Ta
                 where,
                 f"keep some tasks apart for it: {uses[split]}",
             )
-        if split == "dev" and 0 < len(sound) < limits.MIN_DEV_GAMES:
+        if split == "dev" and 0 < len(sound) < MIN_DEV_GAMES:
             player.findings.warn(
-                f"{where} holds fewer than {limits.MIN_DEV_GAMES} tasks",
+                f"{where} holds fewer than {MIN_DEV_GAMES} tasks",
                 f"{len(sound)} task{'s' * (len(sound) != 1)}",
                 "list more: dev games choose between policies, and a run plays none "
                 "where there are so few",
