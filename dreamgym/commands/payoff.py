@@ -28,13 +28,13 @@ MODEL_STAGES = ("pretrain", "ensemble", "fidelity", "dream_check")
 
 
 MEASURED = {
-    2500: "won 70 % with as many in an older version, the run with a dream 84 %",
+    2500: "won 72 % with as many, the run with a dream 83 %",
     5000: "took 3.3 times as many for the success of the run with a dream",
     10000: "had not won as much with 20,000",
     20000: "won 87 % with as many, the run with a dream 95 %",
 }
 """What real play came to, by the real steps of a run with a dream (docs/RESULTS.md,
-scripts/studies/sample_efficiency.toml, two seeds for 2500, three for the others)."""
+scripts/studies/sample_efficiency.toml, three seeds)."""
 
 
 class Payoff(NamedTuple):
