@@ -11,8 +11,13 @@ It runs as it is. Put your own in its place:
 
 from dreamgym import Task, ToolEnv
 
-CAPITALS = {"France": "Paris", "Italy": "Rome", "Spain": "Madrid", "Peru": "Lima"}
-SPLITS = {"train": ["France", "Italy"], "dev": ["Peru"], "test": ["Spain"]}
+CAPITALS = {
+    **{"France": "Paris", "Italy": "Rome", "Kenya": "Nairobi", "Japan": "Tokyo"},
+    **{"Peru": "Lima", "Chad": "Ndjamena", "Oman": "Muscat", "Cuba": "Havana"},
+    **{"Spain": "Madrid", "Ghana": "Accra", "Nepal": "Kathmandu", "Fiji": "Suva"},
+}
+COUNTRIES = list(CAPITALS)
+SPLITS = {"train": COUNTRIES[:4], "dev": COUNTRIES[4:8], "test": COUNTRIES[8:]}
 
 
 class Capitals(ToolEnv):

@@ -24,7 +24,7 @@ class Keys(TextEnv):
     def tasks(self, split: str) -> list[Task]:
         pairs = [(start, key) for start in ROOMS for key in ROOMS]
         random.Random(0).shuffle(pairs)
-        part = {"train": pairs[:17], "dev": pairs[17:20], "test": pairs[20:]}[split]
+        part = {"train": pairs[:16], "dev": pairs[16:20], "test": pairs[20:]}[split]
         return [self.task(start, key, split) for start, key in part]
 
     def task(self, start: str, key: str, split: str) -> Task:
