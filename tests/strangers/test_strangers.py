@@ -60,6 +60,8 @@ def test_a_stranger_keeps_the_contract(name):
     ends = ["ends the episode", "end the episode"]  # rules of TextArena's games
     if type(env.unwrapped).valid_actions is ToolEnv.valid_actions:
         ends.append("of valid_actions() were refused")  # true of what it lists itself
+    if name == "cliff_walking:CliffWalking":  # two of its 37 starts are dev tasks
+        ends.append("fewer than 4 tasks")
     others = [w for w in report.warnings if not w.what.endswith(tuple(ends))]
     assert others == [], report.text(name)
 
