@@ -193,7 +193,7 @@ def fit_data(
     variations = variation_examples(
         tok, train, c.experience, repeats=2, seed=c.seed, names=names
     )
-    held_out = held_out_examples(run, tok, dev, source.memory)
+    held_out = _held_out_examples(run, tok, dev, source.memory)
     sizes = text_sizes(tok, train, dev) | reply_tokens(first)
     tokens = round(mean_tokens(first), 1)
     # As many copies as the fit reads, whether names are exchanged in them or not:
@@ -212,7 +212,20 @@ def fit_data(
     return FitData([*first, *copies, *variations], held_out, counts | sizes)
 
 
-def held_out_examples(
+def held_out_by_family(
+    run: Run, tok: TextTokenizer, dev: Sequence[Episode], memory: ReplayMemory
+) -> dict[str, list[Example]]:
+    """Return the distinct transitions of dev episodes as examples, by family."""
+    families: dict[str, list[Episode]] = {}
+    for e in dev:
+        families.setdefault(e.task.family, []).append(e)
+    return {
+        family: _held_out_examples(run, tok, families[family], memory)
+        for family in sorted(families)
+    }
+
+
+def _held_out_examples(
     run: Run, tok: TextTokenizer, dev: Sequence[Episode], memory: ReplayMemory
 ) -> list[Example]:
     """Return the distinct transitions of dev episodes as examples.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dreamgym.build.episodes import NAMES, read
-from dreamgym.build.experience import fit_data, held_out_examples, replay_memory
+from dreamgym.build.experience import fit_data, held_out_by_family, replay_memory
 from dreamgym.build.models import initial_model
 from dreamgym.config.settings import RunConfig
 from dreamgym.config.shapes import MODELS
@@ -44,8 +44,8 @@ def body(run: Run) -> dict[str, Any]:
     run.require("collect")
     c = run.config
     train, dev = read(run)
-    names = interchangeable_names(train) if c.pretrain.exchange_names else {}
     model, tok = initial_model(run, train)
+    names = interchangeable_names(train) if c.pretrain.exchange_names else {}
     written = {}
     if c.data.base_run or c.model not in MODELS:  # ours can write any text
         written = _check_tokenizer(tok, [*train, *dev])
@@ -174,9 +174,7 @@ def _trial_losses(
             directory=run.path(f"{_TRIAL}/{side}"),
         )
     memory, losses = replay_memory(run, train), {}
-    for family in sorted({e.task.family for e in dev}):
-        members = [e for e in dev if e.task.family == family]
-        held_out = held_out_examples(run, tok, members, memory)
+    for family, held_out in held_out_by_family(run, tok, dev, memory).items():
         parts = supervised.held_out_losses(
             fitted, held_out[: c.fidelity.transitions], config
         )
