@@ -11,13 +11,11 @@ It runs as it is. Put your own in its place:
 
 from dreamgym import Task, ToolEnv
 
-CAPITALS = {
-    **{"France": "Paris", "Italy": "Rome", "Kenya": "Nairobi", "Japan": "Tokyo"},
-    **{"Peru": "Lima", "Chad": "Ndjamena", "Oman": "Muscat", "Cuba": "Havana"},
-    **{"Spain": "Madrid", "Ghana": "Accra", "Nepal": "Kathmandu", "Fiji": "Suva"},
-}
-COUNTRIES = list(CAPITALS)
-SPLITS = {"train": COUNTRIES[:4], "dev": COUNTRIES[4:8], "test": COUNTRIES[8:]}
+TRAIN = {"France": "Paris", "Italy": "Rome", "Kenya": "Nairobi", "Japan": "Tokyo"}
+DEV = {"Peru": "Lima", "Chad": "Ndjamena", "Oman": "Muscat", "Cuba": "Havana"}
+TEST = {"Spain": "Madrid", "Ghana": "Accra", "Nepal": "Kathmandu", "Fiji": "Suva"}
+SPLITS = {"train": TRAIN, "dev": DEV, "test": TEST}
+CAPITALS = TRAIN | DEV | TEST
 
 
 class Capitals(ToolEnv):
