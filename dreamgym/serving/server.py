@@ -51,6 +51,7 @@ class GracefulServer(uvicorn.Server):
             local=host in LOOPBACK,
             on_refusal=lambda reason: metrics.refusals.labels(reason).inc(),
         )
+        self.address = ""  # host:port, once the server listens
         self._grace_seconds = config.grace_seconds
         self._stop = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None

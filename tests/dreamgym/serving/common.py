@@ -61,7 +61,7 @@ def running(world, *, metrics=None, token="", host="127.0.0.1", **limits: Any):
     server = GracefulServer(world, metrics, config, host=host, port=0, token=token)
     run = Running(server, metrics)
     run.thread.start()
-    while not server.started:
+    while not server.address:
         time.sleep(0.01)
     try:
         yield run
