@@ -17,9 +17,7 @@ from dreamgym.envs.sandbox import run_python
 from dreamgym.evaluation.statistics import rate, wilson
 from dreamgym.rewards import progress_attribution, reward_model
 from dreamgym.rewards.components.classifier import OBJECTIVE as COMPONENTS
-from dreamgym.rewards.config import (
-    RewardConfig,
-)
+from dreamgym.rewards.config import RewardConfig
 from dreamgym.rewards.hard_negatives import KINDS, hard_negatives
 from dreamgym.rewards.judge import Judge
 from dreamgym.rewards.preferences import (
@@ -33,7 +31,11 @@ from dreamgym.rewards.preferences import (
 from dreamgym.rewards.reward_function import Pasts, RewardFunction
 from dreamgym.rewards.reward_model import RewardModel
 from dreamgym.rewards.reward_model_config import RewardModelConfig
-from dreamgym.rewards.reward_model_refit import RewardModelRefit
+from dreamgym.rewards.reward_model_refit import (
+    OutcomeRefit,
+    PairRefit,
+    RewardModelRefit,
+)
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.display import progress_bar
 from worldmodel.backbone.weights import load_model
@@ -121,12 +123,19 @@ def reward_model_refit(
 ) -> RewardModelRefit | None:
     """Return the refits of a loop's reward model, or None where it is left as it is.
 
+    Beside what the loop plays, a model of shares is refitted to the run's collected
+    training episodes, and a model of preferences to the pairs in its directory.
+
     Raises:
       RunError: the pairs that the model was fitted to are missing or damaged.
     """
-    if not config.reward_model.refit.every:
+    source = config.reward_model
+    if not source.refit.every:
         return None
     assert isinstance(model, RewardModel)
+    if model.objective == "progress":
+        attempts = progress_attribution.scored_attempts(read(run)[0])
+        return OutcomeRefit(model, attempts, source, seed=run.config.seed)
     directory = _directory(run, config)
     try:
         original = read_preferences(directory / PAIRS)
@@ -135,7 +144,7 @@ def reward_model_refit(
             f"{error}; a refit mixes the pairs that the model was fitted to into the "
             "new ones: `dreamgym reward-model` writes both anew"
         ) from None
-    return RewardModelRefit(model, original, config.reward_model, seed=run.config.seed)
+    return PairRefit(model, original, source, seed=run.config.seed)
 
 
 def _directory(run: Run, config: RewardConfig) -> Path:

@@ -72,7 +72,9 @@ class RewardModelRefitConfig:
 
     The policy changes, and finds what a frozen reward model pays for by mistake. A
     refit continues from the present weights, on pairs of the update's won and lost
-    rollouts and on pairs that the model was first fitted to.
+    rollouts and on pairs that the model was first fitted to. A model of the objective
+    "progress" is refitted to single rollouts and their outcomes, and to some that it
+    was first fitted to.
     """
 
     every: int = 0
@@ -80,12 +82,12 @@ class RewardModelRefitConfig:
     steps: int = 20
     """Optimiser steps of a refit; 0 only measures the model on the new pairs."""
     batch_pairs: int = 8
-    """Pairs of a batch."""
+    """Pairs of a batch, or half of its attempts where these are fitted to outcomes."""
     learning_rate: float = 3e-4
     """Learning rate, which falls over the steps of a refit."""
     original_share: float = 0.5
-    """Share of the pairs of a refit that are drawn from those of the first fit, so that
-    the model does not forget them, in [0, 1)."""
+    """Share of the pairs or attempts of a refit that are drawn from those of the first
+    fit, so that the model does not forget them, in [0, 1)."""
     max_pairs_per_task: int = 8
     """Pairs that are made from the rollouts of a task, at most."""
 
@@ -133,11 +135,12 @@ class RewardModelSourceConfig:
 
     def progress_problem(self) -> str | None:
         """Return what does not go with the objective "progress", None if all does."""
-        if self.refit.every:
+        count = self.refit.max_pairs_per_task
+        if count != RewardModelRefitConfig.max_pairs_per_task:
             return (
-                f"reward_model.refit.every = {self.refit.every} refits a reward model "
-                'to pairs, and one of the objective "progress" is fitted to outcomes: '
-                "leave it out"
+                f"reward_model.refit.max_pairs_per_task = {count} is about pairs, and "
+                'a reward model of the objective "progress" is refitted to single '
+                "rollouts: leave it out"
             )
         if self.confidence != RewardModelSourceConfig.confidence:
             return (

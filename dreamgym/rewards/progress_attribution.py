@@ -29,8 +29,8 @@ from worldmodel.backbone.model import Model
 from worldmodel.backbone.scalar_head import with_scalar_head
 from worldmodel.data.records import Episode
 from worldmodel.fitting.arrays import AnyArray, Ratio
-from worldmodel.fitting.batches import Tokens
-from worldmodel.fitting.learner import bind
+from worldmodel.fitting.batches import Example, Tokens
+from worldmodel.fitting.learner import Learner, bind
 from worldmodel.text.tokenizer import TextTokenizer
 
 WON = 0.5
@@ -108,19 +108,11 @@ def fit(
     if not attempts:
         raise ValueError("nothing to fit a reward model to: no attempts")
     c, size = config, 2 * config.batch_pairs
-    groups = [
-        [
-            [
-                x.with_columns(outcome=int(bool(e.success)))
-                for x in attempt_examples(tok, e.task, e.transitions, history=0)
-            ]
-        ]
-        for e in attempts
-    ]
-    batches = AttemptBatches(groups, size, width=c.row_tokens, seed=seed)
+    batches = AttemptBatches(
+        outcome_groups(tok, attempts), size, width=c.row_tokens, seed=seed
+    )
     start = with_scalar_head(model)
-    loss = bind(_loss, attempts=size)
-    learner = score_learner(start, loss, c.learning_rate, c.steps)
+    learner = outcome_learner(start, c.learning_rate, size, c.steps)
     params, curve = fit_batches(
         learner, batches, c, measure="right", directory=directory, progress=progress
     )
@@ -134,6 +126,37 @@ def fit(
     return fitted, curve
 
 
+def outcome_groups(
+    tok: TextTokenizer, attempts: Sequence[Episode]
+) -> list[list[list[Example]]]:
+    """Return for each attempt a group of its steps' examples, with its outcome."""
+    return [
+        [
+            [
+                x.with_columns(outcome=int(bool(e.success)))
+                for x in attempt_examples(tok, e.task, e.transitions, history=0)
+            ]
+        ]
+        for e in attempts
+    ]
+
+
+def outcome_learner(
+    model: Model, learning_rate: float, batch_attempts: int, steps: int
+) -> Learner:
+    """Return the learner of a fit of R_phi to outcomes, in so many steps."""
+    loss = bind(_loss, attempts=batch_attempts)
+    return score_learner(model, loss, learning_rate, steps)
+
+
+def predicted_sums(
+    model: RewardModel, attempts: Sequence[Episode]
+) -> Float[np.ndarray, " N"]:
+    """Return the sum of each attempt's shares, which predicts its outcome."""
+    shares = model.scores([(e.task, e.transitions) for e in attempts])
+    return np.array([x.sum() for x in shares])
+
+
 def predicted_outcomes(
     model: RewardModel, fitted: Sequence[Episode], held_out: Sequence[Episode]
 ) -> dict[str, Float[np.ndarray, " N"]]:
@@ -143,11 +166,10 @@ def predicted_outcomes(
     mean outcome ("constant"), and the least-squares line through their outcomes by
     number of steps ("length").
     """
-    shares = model.scores([(e.task, e.transitions) for e in held_out])
     outcome = outcomes_of(fitted)
     line, *_ = np.linalg.lstsq(_lengths(fitted), outcome)
     return {
-        "model": np.array([x.sum() for x in shares]),
+        "model": predicted_sums(model, held_out),
         "constant": np.full(len(held_out), outcome.mean()),
         "length": _lengths(held_out) @ line,
     }

@@ -27,6 +27,7 @@ from dreamgym.rewards.preferences import (
 )
 from dreamgym.rewards.reward_model import RewardModel
 from dreamgym.rewards.reward_model_config import RewardModelConfig
+from dreamgym.rewards.reward_model_refit import OutcomeRefit
 from dreamgym.run.directory import Run, RunError
 from dreamgym.stages import reward_model as reward_model_stage
 from tests import doubles
@@ -390,8 +391,8 @@ def test_outcome_errors_by_hand():
     assert row["accuracy"] == pytest.approx(2 / 3)
 
 
-def test_shares_are_paid_and_not_refitted(shared):
-    run, _ = shared
+def test_shares_are_paid_and_refitted_to_the_runs_episodes(shared):
+    run, numbers = shared
     won, lost = both("dev", 1)
     c = RewardConfig(sources=("reward_model",))
     paid = [
@@ -399,11 +400,18 @@ def test_shares_are_paid_and_not_refitted(shared):
         for e in (won, lost)
     ]
     assert paid == pytest.approx([1.0, 0.0], abs=0.5)
+    refit = RewardModelRefitConfig(every=2)
+    due = dataclasses.replace(c, reward_model=RewardModelSourceConfig(refit=refit))
+    with rewards.reward_function(run, due, "train") as built:
+        part = rewards.reward_model_refit(run, due, built.reward_model)
+    assert isinstance(part, OutcomeRefit)
+    assert len(part._original) == numbers["episodes"]
+    row = part.refit([won, lost], 2)
+    assert row["reward_refit/attempts"] == 2.0
+    assert row["reward_refit/error_after"] < row["reward_refit/error_before"]
+    pairs = dataclasses.replace(refit, max_pairs_per_task=2)
     for source, message in (
-        (
-            RewardModelSourceConfig(refit=RewardModelRefitConfig(every=2)),
-            "refit.every = 2 refits a reward model to pairs",
-        ),
+        (RewardModelSourceConfig(refit=pairs), "max_pairs_per_task = 2 is about pairs"),
         (RewardModelSourceConfig(confidence=0.2), "confidence = 0.2 has no effect"),
     ):
         with pytest.raises(RunError, match=rf"reward_model: .*{message}"):

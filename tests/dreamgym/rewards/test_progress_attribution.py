@@ -289,8 +289,10 @@ def test_settings_without_effect_are_refused(settings, message):
 
 
 def test_what_does_not_go_with_shares():
-    refit = RewardModelSourceConfig(refit=RewardModelRefitConfig(every=5))
-    assert "refit.every = 5 refits" in (refit.progress_problem() or "")
+    refit = RewardModelRefitConfig(every=5, max_pairs_per_task=2)
+    problem = RewardModelSourceConfig(refit=refit).progress_problem() or ""
+    assert "refit.max_pairs_per_task = 2 is about pairs" in problem
     confidence = RewardModelSourceConfig(confidence=0.2)
     assert "confidence = 0.2 has no effect" in (confidence.progress_problem() or "")
-    assert RewardModelSourceConfig(scale=0.5).progress_problem() is None
+    for sound in ({"scale": 0.5}, {"refit": RewardModelRefitConfig(every=5)}):
+        assert RewardModelSourceConfig(**sound).progress_problem() is None

@@ -15,7 +15,7 @@ from dreamgym import training
 from dreamgym.build.loop_checkpoint import LoopCheckpoint
 from dreamgym.config.presets import preset
 from dreamgym.envs.dream import DreamVectorEnv
-from dreamgym.rewards import reward_model
+from dreamgym.rewards import progress_attribution, reward_model
 from dreamgym.rewards.config import (
     RewardConfig,
     RewardModelRefitConfig,
@@ -24,11 +24,11 @@ from dreamgym.rewards.config import (
 from dreamgym.rewards.reward_function import RewardFunction
 from dreamgym.rewards.reward_model import RewardModel
 from dreamgym.rewards.reward_model_config import RewardModelConfig
-from dreamgym.rewards.reward_model_refit import RewardModelRefit
+from dreamgym.rewards.reward_model_refit import OutcomeRefit, PairRefit
 from dreamgym.training import LoopParts, TrainingState
 from dreamgym.training.config import LoopConfig
 from tests import doubles
-from tests.dreamgym.rewards.common import TASKS, fallen
+from tests.dreamgym.rewards.common import TASKS, attempt, fallen
 from tests.dreamgym.training.common import UPDATE, updater
 
 REFIT = RewardModelRefitConfig(
@@ -54,10 +54,39 @@ def fitted(tmp_path_factory):
     return model.weights, original
 
 
-def rebuilt(weights) -> RewardModel:
+@pytest.fixture(scope="module")
+def fitted_shares(tmp_path_factory):
+    """A model of shares that has seen the same coins and falls."""
+    original = [doubles.expert(t) for t in TASKS]
+    original += [attempt(t, ["go left"]) for t in TASKS]
+    config = RewardModelConfig(
+        objective="progress",
+        steps=40,
+        batch_pairs=4,
+        row_tokens=64,
+        learning_rate=1e-2,
+    )
+    model, _ = progress_attribution.fit(
+        doubles.model(),
+        doubles.tokenizer(),
+        original,
+        config,
+        seed=0,
+        directory=tmp_path_factory.mktemp("shares"),
+    )
+    return model.weights, original
+
+
+def rebuilt(weights, objective="preference") -> RewardModel:
     """The fitted model, as another process would load it."""
     raw = reward_model.with_scalar_head(doubles.model())
-    out = RewardModel(raw, doubles.tokenizer(), history=2, width=64)
+    out = RewardModel(
+        raw,
+        doubles.tokenizer(),
+        history=0 if objective == "progress" else 2,
+        width=64,
+        objective=objective,
+    )
     out.load_weights(weights)
     return out
 
@@ -113,13 +142,14 @@ def config_of(refit, **reward) -> LoopConfig:
     )
 
 
-def trained(fitted, refit, greedy=None) -> Greedy:
+def trained(fitted, refit, greedy=None, *, objective="preference") -> Greedy:
     """The scripted policy in the loop, from its last checkpoint; returns it."""
     weights, original = fitted
-    model, config = rebuilt(weights), config_of(refit)
+    model, config = rebuilt(weights, objective), config_of(refit)
     part = None
     if refit.every:
-        part = RewardModelRefit(model, original, config.reward.reward_model, seed=3)
+        kind = OutcomeRefit if objective == "progress" else PairRefit
+        part = kind(model, original, config.reward.reward_model, seed=3)
     greedy = Greedy() if greedy is None else greedy
     start = TrainingState(
         0,
@@ -171,6 +201,25 @@ def test_an_exploit_stops_paying_once_the_model_is_refitted(fitted, update_calls
     assert refitted.column("reward_refit/pay_gap_before")[-1] > 0  # on unseen rollouts
     assert min(refitted.column("reward_refit/original_accuracy_after")) == 1.0
     assert "reward_refit/pay_gap_after" not in frozen.state.curve[0]
+
+
+@pytest.mark.medium
+def test_an_exploit_of_shares_stops_paying_once_they_are_refitted(
+    fitted_shares, update_calls
+):
+    del update_calls
+    frozen = trained(fitted_shares, FROZEN, objective="progress")
+    refitted = trained(fitted_shares, REFIT, objective="progress")
+    # Each step to the right was a share of a coin, and to walk on has many.
+    assert frozen.column("success")[::5] == [0.5, 0.25]
+    assert max(frozen.column("reward_refit/pay_gap_before")) < 0
+    assert min(frozen.column("reward_refit/error_before")) > 1.0
+    assert refitted.column("success")[::5] == [0.5, 0.75]
+    assert refitted.column("reward_refit/pay_gap_before")[0] < 0
+    assert refitted.column("reward_refit/pay_gap_before")[-1] > 0  # on unseen rollouts
+    assert refitted.column("reward_refit/error_before")[-1] < 0.25
+    assert max(refitted.column("reward_refit/original_error_after")) < 0.25
+    assert set(refitted.column("reward_refit/attempts")) == {8.0}
 
 
 def test_without_refits_nothing_changes(fitted, update_calls):
