@@ -17,11 +17,11 @@ own (the instruction, past actions, the state) and trains on turns; the peers wr
 conversation of states and actions, read anew at each turn, and train on it as one
 sequence, which is how their trainers have episodes of several turns. `sampled` counts
 the policy's tokens of an iteration, `trained` all tokens of the sequences in its pass.
-Ours also computes the reference policy and measures its trust region; no side has a KL
-penalty. TRL plays by `rollout_func`, as in docs/how-to/trl.md, without gradient
-checkpointing. Tunix' agentic learner has its vanilla rollout engine, which samples one
-conversation a call (its others, vLLM and SGLang, were not tried), with two additions
-that make its work equal (Tunix in bench_iteration_peers.py).
+Ours also measures its trust region, under the policy before and after the update; no
+side has a KL penalty. TRL plays by `rollout_func`, as in docs/how-to/trl.md, without
+gradient checkpointing. Tunix' agentic learner has its vanilla rollout engine, which
+samples one conversation a call (its others, vLLM and SGLang, were not tried), with two
+additions that make its work equal (Tunix in bench_iteration_peers.py).
 
 `rollout` is sampling and the environment, `environment` the share of its resets and
 steps, `update` the rest; of Tunix the update alone is timed, so that `rollout` is the

@@ -231,14 +231,14 @@ class OutcomeRefit(RewardModelRefit[Episode]):
         sums = progress_attribution.predicted_sums(self._model, attempts)
         outcome = progress_attribution.outcomes_of(attempts)
         error: Float[np.ndarray, " N"] = (sums - outcome) ** 2
-        won, paid = outcome[:count] > 0, self._scale * sums[:count]
+        won, pay = outcome[:count] > 0, self._scale * sums[:count]
         right = (sums[:count] > progress_attribution.WON) == won
         out = {
             f"error_{when}": float(error[:count].mean()),
             f"accuracy_{when}": float(right.mean()),
         }
         if 0 < won.sum() < count:
-            out[f"pay_gap_{when}"] = float(paid[won].mean() - paid[~won].mean())
+            out[f"pay_gap_{when}"] = float(pay[won].mean() - pay[~won].mean())
         if drawn:
             out[f"original_error_{when}"] = float(error[count:].mean())
         return out

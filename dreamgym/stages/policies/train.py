@@ -318,6 +318,26 @@ def _start_metrics(run: Run) -> dict[str, Any]:
     return {k: numbers[k] for k in ("real", "dreamed") if k in numbers}
 
 
+def _refit_numbers(curve: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """Return the measures of the reward model at its first and its last refit.
+
+    They are those before the refit, of rollouts that the model has not seen.
+    """
+    head, suffix = "reward_refit/", "_before"
+    rows = [
+        {
+            name.removeprefix(head).removesuffix(suffix): value
+            for name, value in row.items()
+            if name.startswith(head) and name.endswith(suffix)
+        }
+        for row in curve
+    ]
+    rows = [row for row in rows if row]
+    if not rows:
+        return {}
+    return {"reward_refit_first": rows[0], "reward_refit_last": rows[-1]}
+
+
 def _numbers(progress: TrainingState) -> dict[str, Any]:
     """Return the numbers of the stage for a loop in the dream or the environment."""
     pool = progress.pool.entries.values()
@@ -336,6 +356,7 @@ def _numbers(progress: TrainingState) -> dict[str, Any]:
     last = progress.curve[-1] if progress.curve else {}
     if costs := {k[5:]: v for k, v in last.items() if k.startswith("cost/")}:
         numbers |= {"costs_last": costs, "costs_last_of": int(last["rollouts"])}
+    numbers |= _refit_numbers(progress.curve)
     note = training_note(progress.curve)
     if note is not None:
         numbers["note"] = note
