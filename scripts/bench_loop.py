@@ -190,6 +190,10 @@ def work(run: str) -> None:
         function(TRAIN)(function(OPEN)(run))
 
 
+class TrainingEnded(Exception):
+    """A worker's training has no further update."""
+
+
 class Worker:
     """A process that trains a copy of a run with the code of a checkout."""
 
@@ -214,7 +218,7 @@ class Worker:
         """Make one update, and return its row.
 
         Raises:
-          SystemExit: the process ended.
+          TrainingEnded: the process ended; the message has the end of its output.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -224,7 +228,7 @@ class Worker:
         if not line:
             self._errors.seek(0)
             text = self._errors.read()[-2000:]
-            raise SystemExit(f"no further update: train ended\n{text}")
+            raise TrainingEnded(f"no further update: train ended\n{text}")
         return json.loads(line)
 
     def close(self) -> None:
@@ -301,11 +305,21 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             workers[name] = Worker(checkout, run, directory)
             stack.callback(workers[name].close)
-        for number in range(args.warmup + args.rounds):
-            for name, worker in workers.items():
-                row = worker.update()
-                if number >= args.warmup:
-                    rows[name].append(row)
+        try:
+            for number in range(args.warmup + args.rounds):
+                for name, worker in workers.items():
+                    row = worker.update()
+                    if number >= args.warmup:
+                        rows[name].append(row)
+        except TrainingEnded as error:
+            rounds = min(map(len, rows.values()))
+            if not rounds:
+                raise SystemExit(str(error)) from None
+            print(
+                f"only {rounds} of {args.rounds} rounds were timed: {error}",
+                file=sys.stderr,
+            )
+            rows = {name: timed[:rounds] for name, timed in rows.items()}
     result: dict[str, Any] = {name: summary(timed) for name, timed in rows.items()}
     if args.against is not None:
         result["ratio"] = ratio(rows["ours"], rows["theirs"])
@@ -349,6 +363,11 @@ def main() -> None:
     add("--json", action="store_true", help="one JSON object")
     add("--worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.rounds < 1 or args.warmup < 0:
+        parser.error(
+            f"expected --rounds of at least 1 and --warmup of at least 0, got "
+            f"{args.rounds} and {args.warmup}"
+        )
     if args.worker:
         work(str(args.run))
         return

@@ -323,7 +323,7 @@ def test_the_loop_is_measured_by_part_and_against_a_checkout(unfitted):
     model, tok = load_model(unfitted.path("experience"))
     for name in ("warmstart", "expert_iteration"):
         save_model(unfitted.path(f"policies/{name}"), model, tok)
-    options = ["--against", str(SCRIPTS.parent), "--warmup", "0", "--rounds", "1"]
+    options = ["--against", str(SCRIPTS.parent), "--warmup", "0", "--rounds", "3"]
     command = [sys.executable, SCRIPTS / "bench_loop.py", str(unfitted.root), *options]
     done = subprocess.run(
         [*command, "--json"],
@@ -333,6 +333,8 @@ def test_the_loop_is_measured_by_part_and_against_a_checkout(unfitted):
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    # Training has one update: what was timed by then is kept.
+    assert "only 1 of 3 rounds were timed: no further update" in done.stderr
     result = json.loads(done.stdout)
     ours, theirs = result["ours"], result["theirs"]
     # The same update, part by part, of a copy of the run each.
