@@ -235,6 +235,11 @@ def _against_real_play(evidence: Evidence) -> list[str]:
     if comparison is None:
         return []
     difference, text = comparison
+    if not _has_learnt_in_dream(evidence):
+        return [
+            "No policy of this run learnt in its dream, so nothing is known of whether "
+            f"dreaming pays: {text}."
+        ]
     if difference["low"] > 0:
         return [f"{BENEFIT}: {text}.{_despite_scorecard(evidence)}"]
     if difference["high"] < 0:
@@ -243,6 +248,24 @@ def _against_real_play(evidence: Evidence) -> list[str]:
             "transfer.real_transitions."
         ]
     return [f"Whether dreaming paid cannot be told by these games: {text}."]
+
+
+def _has_learnt_in_dream(evidence: Evidence) -> bool:
+    """Return whether a policy of the run was trained or planned in its dream.
+
+    A stage whose numbers do not say what it kept may have done so.
+    """
+    if evidence.number("expert_iteration", "kept") != "warmstart":
+        return True
+    if evidence.number("train", "kept") in (None, "dream"):
+        return True
+    if evidence.number("planner", "kept") == "planner":
+        return True
+    if evidence.number("s2r", "kept") == "dream":
+        return False
+    rounds = evidence.number("s2r", "rounds") or []
+    dreamed = ("dreamed_demonstrations", "dreamed_success")
+    return any(row.get(name) for row in rounds for name in dreamed)
 
 
 def _real_play_difference(

@@ -297,6 +297,43 @@ def test_whether_the_dream_paid_is_said_with_both_costs(low, high, opening, poli
     assert not training_sentences(evidence(stages=refused, paired=paired, **rates))
 
 
+NOT_LEARNT = {
+    "expert_iteration": {"kept": "warmstart"},
+    "train": {"kept": "expert_iteration"},
+    "planner": {"status": "off"},
+}
+
+
+@pytest.mark.parametrize(
+    ("stages", "has_learnt"),
+    [
+        ({}, False),
+        ({"planner": {"kept": "s2r"}}, False),
+        ({"s2r": {"rounds": [{"dreamed_demonstrations": 0}]}}, False),
+        ({"s2r": {"rounds": [{"dreamed_success": 0.5}], "kept": "dream"}}, False),
+        ({"expert_iteration": {"kept": "expert_iteration"}}, True),
+        ({"train": {"kept": "dream"}}, True),
+        ({"train": {}}, True),
+        ({"planner": {"kept": "planner"}}, True),
+        ({"s2r": {"rounds": [{}, {"dreamed_demonstrations": 3}]}}, True),
+        ({"s2r": {"rounds": [{"dreamed_success": 0.5}]}}, True),
+    ],
+)
+def test_dreaming_has_not_paid_where_no_policy_learnt_in_the_dream(stages, has_learnt):
+    pair = {"low": 0.02, "mean": 0.1, "high": 0.2, "episodes": 60}
+    run = evidence(
+        stages=STAGES | NOT_LEARNT | stages,
+        paired={"s2r_minus_real_only_total": pair},
+        s2r=0.7,
+        real_only_total=0.6,
+    )
+    opening = "Dreaming paid: " if has_learnt else "No policy of this run learnt in "
+    (sentence,) = [s for s in training_sentences(run) if "+0.100 [+0.020" in s]
+    assert sentence.startswith(opening)
+    benefit = benefit_sentence(run.results | {"verdict": verdict(run)})
+    assert bool(benefit) == has_learnt
+
+
 def test_a_dream_that_paid_and_scored_badly_is_both():
     pair = {"low": 0.02, "mean": 0.1, "high": 0.2, "episodes": 60}
     key, row_of = "s2r_minus_real_only_total", {"s2r": 0.7, "real_only_total": 0.6}
