@@ -103,9 +103,10 @@ def dreamed_wins(
 
 
 def broken_text(trajectories: Sequence[Trajectory]) -> str:
-    """Return how many dreamed episodes broke off, why, and by family; '' if none did.
+    """Return how many dreamed episodes broke off, how far they got, and why.
 
-    Families are named where there are several.
+    '' if none did. Where the broken ones had more steps than the others, what is left
+    out is what went far. Families are named where there are several.
     """
     broken = [t for t in trajectories if t.error is not None]
     if not broken:
@@ -117,7 +118,15 @@ def broken_text(trajectories: Sequence[Trajectory]) -> str:
         of = Counter(t.episode.task.family for t in broken)
         families = (f"{of[k]} of {n} of {k}" for k, n in sorted(counts.items()))
         text += f"; {', '.join(families)}"
-    return f"; {len(broken)} broke ({text})"
+    others = [t for t in trajectories if t.error is None]
+    length = f"after {_mean_steps(broken):.1f} steps"
+    if others:
+        length += f", where the others have {_mean_steps(others):.1f}"
+    return f"; {len(broken)} broke {length} ({text})"
+
+
+def _mean_steps(trajectories: Sequence[Trajectory]) -> float:
+    return float(np.mean([len(t.episode.transitions) for t in trajectories]))
 
 
 def searched_wins(

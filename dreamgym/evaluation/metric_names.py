@@ -60,8 +60,13 @@ PANELS = (
     Panel(
         "Success of rollouts",
         "Share of the scored rollouts of an update that reach the goal, in the "
-        "environment that the policy trains in.",
-        (Line("success"),),
+        "environment that the policy trains in. Dotted: what it would be if all "
+        "rollouts without a score had been lost, or won.",
+        (
+            Line("success"),
+            Line("success_at_least", "others lost", ":"),
+            Line("success_at_most", "others won", ":"),
+        ),
         share=True,
     ),
     Panel(

@@ -96,16 +96,18 @@ def step_factor(point: Point, curves: Sequence[Sequence[Point]]) -> Bounds:
 def real_step_factor(
     dream: Played, others: Sequence[Sequence[Played]], *, seed: int = 0
 ) -> Factor | None:
-    """Return the factor of one budget, None without a seed that all have.
+    """Return the factor of one budget, None where no point of others has its seeds.
 
-    Seeds and test tasks are drawn with replacement, the same for all methods. A draw in
-    which a curve ends before it reaches the success counts with its bound: the interval
-    is open there.
+    A point that lacks a seed of the dream's is left out: with the seeds that all points
+    share, one unfinished cell would change every factor. Seeds and test tasks are drawn
+    with replacement, the same for all methods. A draw in which a curve ends before it
+    reaches the success counts with its bound: the interval is open there.
     """
-    every = [dream, *(p for curve in others for p in curve)]
-    seeds = sorted(set.intersection(*(set(p.games) for p in every)))
+    seeds = sorted(dream.games)
+    others = [[p for p in curve if p.games.keys() >= set(seeds)] for curve in others]
     if not seeds or not any(others):
         return None
+    every = [dream, *(p for curve in others for p in curve)]
     tasks = sorted({t for p in every for s in seeds for t in p.games[s]})
     columns = [_Columns.of(p, seeds, tasks) for p in every]
 

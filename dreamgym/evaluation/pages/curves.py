@@ -18,6 +18,8 @@ from dreamgym.evaluation.pages.page import PLOT_STYLE, figure_uri, save_figure
 from dreamgym.evaluation.printable import printable
 from worldmodel.data.json_reading import read_json_rows
 
+COLUMNS = 4
+"""Panels in a row of the picture of a run."""
 MAX_LABEL, MAX_LABELS = 28, 8
 """Characters of a name in a legend, and names, at most: a plot has no room for more."""
 LEGEND_COLUMNS = 2
@@ -106,11 +108,14 @@ def figures(curves: Mapping[str, Curve]) -> list[dict[str, str]]:
 def plot_curves(folder: Path, path: Path) -> None:
     """Plot all panels of a run into one PNG file."""
     curves = read_curves(folder)
-    figure, grid = plt.subplots(2, 4, figsize=(16, 7.2))
-    for axis, panel in zip(grid.ravel(), PANELS, strict=False):
+    rows = math.ceil(len(PANELS) / COLUMNS)
+    size = (4.0 * COLUMNS, 3.6 * rows)
+    figure, grid = plt.subplots(rows, COLUMNS, figsize=size, squeeze=False)
+    axes = grid.ravel()
+    for axis, panel in zip(axes[: len(PANELS)], PANELS, strict=True):
         draw(axis, panel, curves)
-        rows = math.ceil(min(len(axis.lines), MAX_LABELS) / LEGEND_COLUMNS)
-        axis.set_title(panel.title, pad=14 + 15 * rows)  # above the legend
-    for axis in grid.ravel()[len(PANELS) :]:
+        labels = math.ceil(min(len(axis.lines), MAX_LABELS) / LEGEND_COLUMNS)
+        axis.set_title(panel.title, pad=14 + 15 * labels)  # above the legend
+    for axis in axes[len(PANELS) :]:
         axis.axis("off")
     save_figure(figure, path)

@@ -108,10 +108,10 @@ def test_curves_are_success_against_what_policies_cost(tmp_path):
     assert [row[5:7] for row in rows] == [["2", "2"]] * 2 + [["16", "2"]] * 3 + [
         ["8", "1"]
     ]
-    # Seed 0, which all have: real RL has 0.25 at 1,000 and 0.75 at 2,000 steps, so 0.5
-    # at 1,414; the dream has it at 1,000, and its 0.75 at the same 2,000.
-    assert rows[2][7].startswith("1.4 [")
-    assert rows[3][7].startswith("1 [")
+    # Real RL has 0.25 at 900 steps, and its second point lacks a seed: the dream's 0.5
+    # at 900 and 0.75 at 1,900 steps take it more than 900.
+    assert rows[2][7].startswith(">= 1 [")
+    assert rows[3][7].startswith(">= 0.47 [")
     assert rows[4][7] == ""
     assert "Above 1 it needs fewer" in lines[-1]
     # The dream wins 4 of 8 games where real RL wins 2, and the same 6 on the one seed

@@ -104,7 +104,15 @@ def test_seeds_are_drawn_too():
     assert factor.interval.high == math.inf
 
 
-def test_only_seeds_that_all_have_count():
+def test_a_point_without_all_seeds_changes_no_factor():
+    curve = [played(1000, 0.2), played(10_000, 0.4), played(100_000, 0.8)]
+    whole = real_step_factor(played(1000, 0.5), [curve])
+    partial = [played(1000, 0.5, seeds=1)]  # would reach it at once, on one seed
+    assert real_step_factor(played(1000, 0.5), [curve, partial]) == whole
+    assert real_step_factor(played(1000, 0.5), [partial]) is None
+
+
+def test_seeds_of_others_that_the_dream_lacks_do_not_count():
     one = Played({0: 1000}, {0: {"a": 1.0, "b": 0.0}})
     curve = [Played({0: 500, 1: 9}, {0: {"a": 0.0, "b": 0.0}, 1: {"a": 1.0}})]
     assert real_step_factor(one, [curve]).value == (0.5, math.inf)

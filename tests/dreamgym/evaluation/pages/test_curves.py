@@ -106,3 +106,10 @@ def test_a_run_gets_a_picture(tmp_path):
     assert list(curves.read_curves(tmp_path / "curves")) == names
     curves.plot_curves(tmp_path / "curves", tmp_path / "deep/curves.png")
     assert matplotlib.image.imread(tmp_path / "deep/curves.png").std() > 0.01
+
+
+def test_the_picture_of_a_run_has_every_panel(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(curves, "draw", lambda *args: drawn.append(args[1]))
+    curves.plot_curves(tmp_path, tmp_path / "curves.png")
+    assert drawn == list(PANELS)
