@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.agent.rollout import Trajectory
-from dreamgym.commands.results import policy_steps
+from dreamgym.commands.results import evidence_of, policy_steps
 from dreamgym.evaluation import evaluate
+from dreamgym.evaluation.diagnosis.verdict import has_learnt_in_dream
 from dreamgym.evaluation.evaluate import trajectories
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.tracking import FILE, read_metrics
@@ -27,7 +28,8 @@ def compared(roots: Sequence[Path]) -> dict[str, Any]:
     runs: of each its name, settings that differ, successes by policy with intervals,
     rows of the dream's curve; paired: success of each run's policies minus the first
     run's, where both played the same games; last: of each run the policy that it ends
-    with, its real steps, and its success minus that of the first run's.
+    with, its real steps, its success minus that of the first run's, and whether the
+    run's policies learnt by playing in the dream or in the environment.
 
     Raises:
       RunError: fewer than two runs, a directory twice, or one that holds no run.
@@ -84,7 +86,18 @@ def _last(
         "policy": name,
         "real_steps": policy_steps(run, name) + run.estimate_steps(),
         "difference": _paired(played[name], first_played[other]),
+        "world": _training_world(run),
     }
+
+
+def _training_world(run: Run) -> str | None:
+    """Return where a run's policies learnt by playing: "dream" or "environment".
+
+    None where they asked for a dream, and none of them learnt in it.
+    """
+    if run.config.train.environment == "real":
+        return "environment"
+    return "dream" if has_learnt_in_dream(evidence_of(run, {})) else None
 
 
 def _last_policy(played: Mapping[str, Any]) -> str | None:

@@ -57,6 +57,7 @@ def table(comparison: dict[str, Any]) -> str:
         if last is not None and last["difference"]["episodes"]:
             other = comparison["last"][0]
             lines.append(_last_policies(run["name"], last, first, other))
+            lines += _dream_verdict(first, other, run["name"], last)
     return "\n".join(lines)
 
 
@@ -70,6 +71,30 @@ def _last_policies(
         f"({first['real_steps']:,}): {difference_text(last['difference'])} "
         f"({last['difference']['episodes']} games)"
     )
+
+
+def _dream_verdict(
+    first_name: str, first: dict[str, Any], name: str, last: dict[str, Any]
+) -> list[str]:
+    """Return whether dreaming paid, where one of two runs is the control without it.
+
+    Nothing where no policy of the other run learnt in its dream.
+    """
+    low, high = last["difference"]["low"], last["difference"]["high"]
+    worlds = first["world"], last["world"]
+    if low is None or set(worlds) != {"dream", "environment"}:
+        return []
+    control = first_name
+    if worlds[1] == "environment":  # the control minus the run with the dream
+        low, high, control = -high, -low, name
+    if low > 0:
+        return ["- dreaming paid: the run with the dream ends ahead of real play"]
+    if high < 0:
+        return [
+            "- dreaming did not pay here: take the last policy of "
+            f"{control}, the control without a dream"
+        ]
+    return ["- whether dreaming paid cannot be told by these games"]
 
 
 def _brief(value: Any) -> str:

@@ -226,16 +226,14 @@ def _against_real_play(evidence: Evidence) -> list[str]:
     Nothing of a run whose dream was refused: its policies are of real play, too. A run
     with a budget has no control of its own.
     """
-    is_refused = evidence.number("dream_check", "refused") and not evidence.number(
-        "dream_check", "forced"
-    )
+    is_refused = _is_refused(evidence)
     if evidence.results.get("budget"):
-        return _advice_on_control(evidence, bool(is_refused))
+        return _advice_on_control(evidence, is_refused)
     comparison = None if is_refused else _real_play_difference(evidence.results)
     if comparison is None:
         return []
     difference, text = comparison
-    if not _has_learnt_in_dream(evidence):
+    if not has_learnt_in_dream(evidence):
         return [
             "No policy of this run learnt in its dream, so nothing is known of whether "
             f"dreaming pays: {text}."
@@ -250,11 +248,19 @@ def _against_real_play(evidence: Evidence) -> list[str]:
     return [f"Whether dreaming paid cannot be told by these games: {text}."]
 
 
-def _has_learnt_in_dream(evidence: Evidence) -> bool:
+def _is_refused(evidence: Evidence) -> bool:
+    """Return whether the dream was refused, so that nothing was trained in it."""
+    check = evidence.stages.get("dream_check", {})
+    return bool(check.get("refused")) and not check.get("forced")
+
+
+def has_learnt_in_dream(evidence: Evidence) -> bool:
     """Return whether a policy of the run was trained or planned in its dream.
 
     A stage whose numbers do not say what it kept may have done so.
     """
+    if _is_refused(evidence):
+        return False
     if evidence.number("expert_iteration", "kept") != "warmstart":
         return True
     if evidence.number("train", "kept") in (None, "dream"):

@@ -4,11 +4,13 @@ import dataclasses
 import json
 
 import matplotlib.image
+import numpy as np
 import pytest
 
 from dreamgym import cli
 from dreamgym.commands.inspection.compare import compared
 from dreamgym.config.presets import preset
+from dreamgym.evaluation import evaluate
 from dreamgym.evaluation.comparisons import run_comparison
 from dreamgym.run.directory import Run, RunError
 from tests import doubles
@@ -74,6 +76,39 @@ def test_the_policies_that_runs_end_with_are_compared_with_their_real_steps(two)
         f"end with, s2r of {b.root} (90 real steps) minus dream of {a.root} (70): "
         "+0.250 ["
     ) in text
+
+
+@pytest.mark.parametrize(
+    ("won", "sentence"),
+    [
+        ([True] * 4, "- dreaming did not pay here: take the last policy of "),
+        ([False] * 4, "- dreaming paid: the run with the dream ends ahead"),
+        ([True, True, True, False], "- whether dreaming paid cannot be told"),
+    ],
+)
+@pytest.mark.parametrize("is_first", [False, True])
+def test_beside_a_control_it_is_said_whether_dreaming_paid(
+    two, tmp_path, monkeypatch, won, sentence, is_first
+):
+    def spread(second, first, **_):
+        mean = np.mean([a.episode.success for a in second]) - np.mean(
+            [a.episode.success for a in first]
+        )
+        half = 0.3
+        return {"mean": mean, "low": mean - half, "high": mean + half, "episodes": 4}
+
+    monkeypatch.setattr(evaluate, "paired", spread)
+    control = Run(tmp_path / "real", preset("tiny", {"train.environment": "real"}))
+    write_episodes(control.path("test/dream.jsonl"), played(won))
+    roots = [two[0].root, control.root]
+    text = run_comparison.table(compared(roots[::-1] if is_first else roots))
+    assert sentence in text
+    assert text.count("dreaming") == 1
+    if "did not pay" in sentence:
+        assert f"of {control.root}, the control" in text
+    # A dream that was refused has taught no policy.
+    two[0].mark("dream_check", {"refused": "no ends", "forced": False})
+    assert "dreaming" not in run_comparison.table(compared(roots))
 
 
 def test_of_a_dream_that_is_not_over_there_is_what_it_told(two):
