@@ -13,7 +13,7 @@ from dreamgym.cli import estimate as cli_estimate
 from dreamgym.commands.quickstart import stage_names
 from dreamgym.commands.results import write_results
 from dreamgym.config.budget import ESTIMATE_STEPS
-from dreamgym.config.presets import preset
+from dreamgym.config.presets import RUN_CONTROLS, preset
 from dreamgym.envs.suites.textworld.express import TextWorldExpress
 from dreamgym.run.directory import Run
 from dreamgym.run.runner import run_stages
@@ -219,7 +219,9 @@ def test_the_ledger_agrees_without_a_budget_too(
         (1500, NARROW | {"env.id": FORKING}, True, ("warmstart", "train")),
         (1000, NARROW, False, ()),
         (1500, SHORT | {"transfer.method": "expert_iteration"}, True, ("s2r",)),
+        (1500, SHORT | {"transfer.method": "dream_updates"}, True, ("s2r",)),
         (1200, NARROW | {"train.environment": "real", "train.updates": 50}, True, ()),
+        (1200, SHORT | RUN_CONTROLS["real-play"], True, ("collect", "s2r")),
     ],
 )
 def test_a_run_takes_no_more_steps_than_its_budget(
