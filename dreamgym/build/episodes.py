@@ -23,7 +23,12 @@ from dreamgym.run.directory import Run, RunError
 from worldmodel import reasoning
 from worldmodel.data.records import Episode, Task, read_episodes
 from worldmodel.fidelity.hidden_state import hidden_state
-from worldmodel.text.names import Groups, interchangeable_names, load_names
+from worldmodel.text.names import (
+    Groups,
+    interchangeable_names,
+    load_names,
+    with_declared,
+)
 
 NAMES = "names.json"
 """The file with the names that stand for each other in copies of examples."""
@@ -50,7 +55,9 @@ def names_with(run: Run, played: Sequence[Episode]) -> dict[str, Groups]:
     """
     if not run.config.pretrain.exchange_names:
         return {}
-    return interchangeable_names([*read(run)[0], *played], trial_names=read_names(run))
+    episodes = [*read(run)[0], *played]
+    names = interchangeable_names(episodes, trial_names=read_names(run))
+    return with_declared(names, run.config.pretrain.names, episodes)
 
 
 def sides_of(

@@ -140,6 +140,11 @@ class PretrainConfig:
     exchange the names that stand for each other (rooms, people), consistently in an
     episode. A group of names counts only where the episodes show that nothing depends
     on which of them stands where."""
+    names: tuple[tuple[str, ...], ...] = ()
+    """Groups of words that stand for each other, as you know of your environment, such
+    as `[["red", "green", "blue"]]`. They are exchanged in all families, whatever the
+    episodes show. Of the groups that the episodes show, those without a word of these
+    are exchanged as well."""
     name_trial_steps: int = 300
     """Optimiser steps of each of two trial fits, where the episodes are too few to be
     sure of names: one with the names exchanged and one without. They are exchanged if
@@ -157,6 +162,14 @@ class PretrainConfig:
             raise ValueError(
                 f"name_trial_steps must be >= 0, got {self.name_trial_steps}"
             )
+        words = [word for group in self.names for word in group]
+        if min(map(len, self.names), default=2) < 2 or len(set(words)) < len(words):
+            raise ValueError(
+                "names must be groups of two words or more, each word in one group, "
+                f"got {self.names}"
+            )
+        if self.names and not self.exchange_names:
+            raise ValueError("names has no effect with exchange_names = False")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -18,11 +18,15 @@ from worldmodel.data.records import Episode
 from worldmodel.experience.examples import text_sizes, unwritable_texts
 from worldmodel.fitting import supervised
 from worldmodel.text.names import (
+    ENOUGH_PAIRS,
     TRIAL_PAIRS,
     Groups,
+    MinPairs,
     interchangeable_names,
+    missing_names,
     save_names,
     share_names,
+    with_declared,
 )
 from worldmodel.text.tokenizer import TextTokenizer
 
@@ -45,7 +49,13 @@ def body(run: Run) -> dict[str, Any]:
     c = run.config
     train, dev = read(run)
     model, tok = initial_model(run, train)
-    names = interchangeable_names(train) if c.pretrain.exchange_names else {}
+    if missing := missing_names(c.pretrain.names, train):
+        print(
+            f"pretrain: no text of the episodes holds the word {missing[0]!r} of "
+            f"pretrain.names ({len(missing)} of its words are in none)",
+            file=sys.stderr,
+        )
+    names = _find_names(run, train)
     written = {}
     if c.data.base_run or c.model not in MODELS:  # ours can write any text
         written = _check_tokenizer(tok, [*train, *dev])
@@ -81,6 +91,16 @@ def body(run: Run) -> dict[str, Any]:
     }
 
 
+def _find_names(
+    run: Run, train: list[Episode], min_pairs: MinPairs = ENOUGH_PAIRS
+) -> dict[str, Groups]:
+    """Return the names of each family to exchange, by the settings and the episodes."""
+    c = run.config.pretrain
+    if not c.exchange_names:
+        return {}
+    return with_declared(interchangeable_names(train, min_pairs), c.names, train)
+
+
 def _try_doubtful_names(
     run: Run,
     model: Model,
@@ -102,7 +122,7 @@ def _try_doubtful_names(
     affordable = 0 < steps <= MAX_TRIAL_SHARE * c.pretrain.fit.steps
     if not (affordable and c.pretrain.exchange_names):
         return names, {}
-    doubtful = interchangeable_names(train, TRIAL_PAIRS)
+    doubtful = _find_names(run, train, TRIAL_PAIRS)
     held_out = [e for e in dev if e.transitions]
     held_out_families = {e.task.family for e in held_out}
     candidates = {

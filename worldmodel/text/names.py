@@ -5,8 +5,8 @@ stand between the same words -> those groups for which the episodes show that no
 depends on which of its words stands where -> episodes in which the names are exchanged.
 
 A model that is fitted to such copies cannot learn by heart what is next to the
-`bedroom`; it has to read it. Which words are names is not declared: a group counts only
-if transitions that are equal but for its words have results that are equal but for
+`bedroom`; it has to read it. Unless names are declared, a group counts only if
+transitions that are equal but for its words have results that are equal but for
 them, as often as transitions that are equal word by word. What a step reveals must not
 be known by its names either.
 """
@@ -134,6 +134,33 @@ def interchangeable_names(
         if names:
             out[family] = tuple(names)
     return out
+
+
+def with_declared(
+    groups: Mapping[str, Groups], declared: Groups, episodes: Sequence[Episode]
+) -> dict[str, Groups]:
+    """Return the groups of each family of the episodes: those declared, then others.
+
+    Of `groups`, which episodes show, those that share a word with a declared one are
+    left out: a word stands in one group.
+    """
+    if not declared:
+        return dict(groups)
+    words = {word for group in declared for word in group}
+    return {
+        family: (
+            *declared,
+            *(g for g in groups.get(family, ()) if words.isdisjoint(g)),
+        )
+        for family in sorted({e.task.family for e in episodes})
+    }
+
+
+def missing_names(declared: Groups, episodes: Sequence[Episode]) -> list[str]:
+    """Return the declared names that are no word of any text of the episodes."""
+    lines = {line for e in episodes for line in identifiers.texts(e)}
+    words = {word for line in lines for word in identifiers.words(line)}
+    return [name for group in declared for name in group if name not in words]
 
 
 class _Candidate(NamedTuple):

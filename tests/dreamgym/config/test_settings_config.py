@@ -137,6 +137,22 @@ def test_the_content_of_the_episodes_enters_the_digest(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"names": [["red"]]}, "two words or more"),
+        ({"names": [["red", "blue"], ["blue", "pink"]]}, "each word in one group"),
+        ({"names": [["a", "b"]], "exchange_names": False}, "no effect with exchange"),
+    ],
+)
+def test_bad_names_are_refused(changes, message):
+    settings = {f"pretrain.{name}": value for name, value in changes.items()}
+    with pytest.raises(ValueError, match=message):
+        presets.preset("tiny", settings)
+    built = presets.preset("tiny", {"pretrain.names": [["red", "blue"]]})
+    assert built.pretrain.names == (("red", "blue"),)
+
+
+@pytest.mark.parametrize(
     ("cls", "settings", "message"),
     [
         (CollectConfig, {"train_tasks": 0}, "train_tasks"),

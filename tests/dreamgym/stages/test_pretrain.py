@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tokenizers
 
+from dreamgym.build.episodes import names_with
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run
 from dreamgym.stages import pretrain
@@ -14,7 +15,7 @@ from dreamgym.stages.table import STAGES
 from tests import helpers
 from worldmodel.backbone.weights import save_model
 from worldmodel.data.records import Episode, Task, Transition, write_episodes
-from worldmodel.text.names import load_names
+from worldmodel.text.names import TRIAL_PAIRS, load_names
 from worldmodel.text.tokenizer import TextTokenizer
 
 SHORT = {
@@ -93,6 +94,41 @@ class Killed(Exception):
 
 
 @pytest.mark.medium
+def test_declared_names_are_exchanged_without_evidence(tmp_path, monkeypatch, capsys):
+    episodes = [
+        gift(*PEOPLE[i % 3 : i % 3 + 2], split=split, name=f"{split}-{i}")
+        for split in ("train", "dev")
+        for i in range(4)
+    ]
+    write_episodes(tmp_path / "given.jsonl", episodes)
+    fitted = []
+
+    def fit(model, examples, config, **_):
+        fitted.append({tuple(e.ids) for e in examples})
+        return model, [{"step": config.steps, "loss": 1.0}]
+
+    monkeypatch.setattr(pretrain.supervised, "fit", fit)
+    settings = {
+        "env.id": "",
+        "data.episodes": str(tmp_path / "given.jsonl"),
+        "pretrain.fit.steps": 4,
+    }
+    pretrained(tmp_path / "plain", **settings)
+    assert load_names(tmp_path / "plain/names.json") == {}
+    declared = [[*PEOPLE, "nobody"]]
+    pretrained(tmp_path / "run", **settings, **{"pretrain.names": declared})
+    groups = {"gifts": ((*PEOPLE, "nobody"),)}
+    assert load_names(tmp_path / "run/names.json") == groups
+    plain, exchanged = fitted
+    assert len(exchanged) > len(plain)  # copies with other names
+    printed = capsys.readouterr().err
+    # The train tasks have four of the twelve people.
+    assert "of pretrain.names (9 of its words are in none)" in printed
+    run = Run.open(tmp_path / "run")
+    assert names_with(run, []) == groups  # a refit's, too
+
+
+@pytest.mark.medium
 def test_a_trial_of_names_is_not_repeated_after_a_kill(tmp_path, monkeypatch, capsys):
     """Killed in the fit after the trial; families of the same names decide together."""
     episodes = [
@@ -109,7 +145,7 @@ def test_a_trial_of_names_is_not_repeated_after_a_kill(tmp_path, monkeypatch, ca
     monkeypatch.setattr(
         pretrain,
         "interchangeable_names",
-        lambda _, limits=None: groups if limits else {},
+        lambda _, limits: groups if limits == TRIAL_PAIRS else {},
     )
     losses = iter([{"gifts": 2.0, "loans": 1.0}, {"gifts": 1.0, "loans": 1.1}] * 2)
     measured = []
@@ -181,7 +217,7 @@ def test_doubtful_names_are_exchanged_where_a_trial_shows_that_it_helps(
     monkeypatch.setattr(
         pretrain,
         "interchangeable_names",
-        lambda _, limits=None: groups if limits else {},
+        lambda _, limits: groups if limits == TRIAL_PAIRS else {},
     )
     monkeypatch.setattr(pretrain, "MAX_TRIAL_SHARE", 1.0)
     numbers = pretrained(

@@ -74,6 +74,17 @@ def test_not_without_evidence():
     assert names.interchangeable_names(walks(reveals=False)[:6]) == {}
 
 
+def test_declared_names_come_before_those_that_episodes_show():
+    episodes = walks(reveals=False)
+    found = {"rooms": (("attic", "study"), ("red", "blue"))}
+    declared = (("blue", "green"),)
+    assert names.with_declared(found, (), episodes) == found
+    groups = {"rooms": (*declared, ("attic", "study"))}  # a word is in one group
+    assert names.with_declared(found, declared, episodes) == groups
+    assert names.with_declared({}, declared, episodes) == {"rooms": declared}
+    assert names.missing_names(((ROOMS[0], "moon"), ROOMS[1:3]), episodes) == ["moon"]
+
+
 def test_few_pairs_make_names_doubtful():
     """What a trial has accepted stays, unless the episodes speak against it."""
     few = walks(reveals=False)[:8]
