@@ -144,7 +144,7 @@ def proposal_error(
 ) -> str | None:
     """Return why a proposal is refused, "form" or "duplicate", or None.
 
-    `seen` holds (instruction, initial state) of the existing tasks.
+    `earlier_states` holds (instruction, initial state) of the existing tasks.
     """
     if task is None or not task.initial_state:
         return "form"

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -41,6 +42,7 @@ from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Task, read_branches
 from worldmodel.experience.base import CachingExperienceModel
 from worldmodel.fitting.batches import Example
+from worldmodel.text.names import MAX_DRAWS, Groups
 
 
 @contextlib.contextmanager
@@ -339,14 +341,38 @@ def scorer(
 def supervised(run: Run, policy: Policy, config: LoopConfig) -> list[Example]:
     """Return the examples for the auxiliary loss (training.AuxiliaryConfig).
 
+    Where names stand for each other there are copies of the examples with other names,
+    as in the warm start: as many as the updates read them, and one more, because the
+    warm start has read them with the names that were recorded.
+
     Raises:
       RunError: there is no demonstration.
     """
     if config.auxiliary.objective == "rollout_iwm":
         return []  # the loop's own rollouts
+    names = run_episodes.read_names(run)
     if config.auxiliary.objective == "bc":  # what the warm start was shown, and no more
-        return early.bc_examples(policy, run_episodes.imitated_episodes(run))
+        imitated = run_episodes.imitated_episodes(run)
+        examples = early.bc_examples(policy, imitated)
+        draws = _draws(config, examples, names)
+        if draws == 1:
+            return examples
+        return early.bc_examples(policy, imitated, draws=draws, names=names)
     experts, _ = run_episodes.demonstrations(run)
-    branches = run.path("branches.jsonl")
-    earlier_branches = read_branches(branches) if branches.is_file() else []
-    return early.iwm_examples(policy, experts, earlier_branches)
+    path = run.path("branches.jsonl")
+    branches = read_branches(path) if path.is_file() else []
+    examples = early.iwm_examples(policy, experts, branches)
+    draws = _draws(config, examples, names)
+    if draws == 1:
+        return examples
+    return early.iwm_examples(policy, experts, branches, draws=draws, names=names)
+
+
+def _draws(
+    config: LoopConfig, examples: Sequence[Example], names: Mapping[str, Groups]
+) -> int:
+    """Return how many draws of names the examples of the auxiliary loss have."""
+    if not names or not examples:
+        return 1
+    read = config.updates * config.auxiliary.examples_per_update / len(examples)
+    return min(math.ceil(read) + 1, MAX_DRAWS)

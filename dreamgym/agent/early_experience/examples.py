@@ -71,19 +71,13 @@ def bc_examples(
                 e.task, e.transitions, index, subgoal_steps=limit
             )
             visible = policy.visible_past(situation.past, situation.past_states)
-            listed = t.valid_actions[: policy.config.admissible_actions]
             thought = t.thought if policy.config.thought_tokens else None
             table = policy.table(situation.past, situation.past_states, t.state)
             step = (visible, table, t.state, situation.subgoal, t.action, thought)
-            for valid_actions in dict.fromkeys(((), listed)):
+            for s in _with_and_without_valid_actions(policy, situation):
                 examples.setdefault(
-                    (e.task.id, *step, draw, valid_actions),
-                    demonstration_example(
-                        policy,
-                        situation._replace(valid_actions=valid_actions),
-                        t.action,
-                        thought,
-                    ),
+                    (e.task.id, *step, draw, s.valid_actions),
+                    demonstration_example(policy, s, t.action, thought),
                 )
     return list(examples.values())
 
@@ -143,7 +137,8 @@ def iwm_examples(
     The transitions are those of the experts and of the branches. With `reasoning` the
     target is -log p(reasoning, next state | state, action): a transition that has no
     trace gets one by rule. Of each transition there are as many `draws` of the names
-    that stand for each other as of a demonstration (`bc_examples`).
+    that stand for each other as of a demonstration (`bc_examples`), and, for a policy
+    that reads valid actions, both forms: with them and without.
     """
     episodes, writing = _labelled(policy, episodes), policy.tokenizer.writing
     sources: list[tuple[Episode, Sequence[int]]] = []
@@ -154,8 +149,8 @@ def iwm_examples(
     for b in branches:
         e = by_id[b.episode]
         # In the state of the expert's step, and so with its list of actions.
-        listed = e.transitions[b.step].valid_actions
-        t = dataclasses.replace(b.transition, valid_actions=listed)
+        valid_actions = e.transitions[b.step].valid_actions
+        t = dataclasses.replace(b.transition, valid_actions=valid_actions)
         if reasoning and not t.reasoning:
             trace = explain_as_written(t, writing, status=has_status_line(e))
             t = dataclasses.replace(t, reasoning=trace)
@@ -201,27 +196,49 @@ def _next_states(
     """Return the effects of the steps at indices `which` as examples.
 
     The effect stands behind the action, in the same context that the policy acts in, so
-    that what it learns of consequences is learned where it decides. With `reasoning`
-    the trace of a step stands before its effect, and is a target, too.
+    that what it learns of consequences is learned where it decides: with the valid
+    actions and without them. With `reasoning` the trace of a step stands before its
+    effect, and is a target, too.
     """
     out = []
     policy.recall([(task, steps[i].state) for i in which])  # all at once
     for i in which:
-        t = steps[i]
         situation = Situation.at_step(
             task, steps, i, subgoal_steps=policy.config.subgoal_steps
         )
-        tok = policy.tokenizer_in(*situation[:6])
-        context = policy.context(*situation[:6])
-        thinks = policy.config.thought_tokens > 0
-        context += prompts.turn_ids(tok, t.action, thinks=thinks)
-        effect = [*prompts.effect_ids(tok, t.state, t.next_state), tok.control("end")]
-        if reasoning:
-            effect = [tok.control("think"), *tok.encode(t.reasoning or ""), *effect]
-        # The token that opens a target is the same in all of them: nothing to learn.
-        mask = [False] * (len(context) + 1) + [True] * (len(effect) - 1)
-        out.append(Example(context + effect, mask, [1] * len(mask)))
+        out += [
+            _next_state(policy, s, steps[i], reasoning=reasoning)
+            for s in _with_and_without_valid_actions(policy, situation)
+        ]
     return out
+
+
+def _next_state(
+    policy: Policy, situation: Situation, t: Transition, *, reasoning: bool
+) -> Example:
+    """Return the effect of a step, taken in this situation, as an example."""
+    tok = policy.tokenizer_in(*situation[:6])
+    context = policy.context(*situation[:6])
+    thinks = policy.config.thought_tokens > 0
+    context += prompts.turn_ids(tok, t.action, thinks=thinks)
+    effect = [*prompts.effect_ids(tok, t.state, t.next_state), tok.control("end")]
+    if reasoning:
+        effect = [tok.control("think"), *tok.encode(t.reasoning or ""), *effect]
+    # The token that opens a target is the same in all of them: nothing to learn.
+    mask = [False] * (len(context) + 1) + [True] * (len(effect) - 1)
+    return Example(context + effect, mask, [1] * len(mask))
+
+
+def _with_and_without_valid_actions(
+    policy: Policy, situation: Situation
+) -> list[Situation]:
+    """Return the situation without valid actions, and with those the policy reads.
+
+    The dream lists none, the real environment does; where the policy reads none or
+    there are none the two are one.
+    """
+    listed = tuple(situation.valid_actions[: policy.config.admissible_actions])
+    return [situation._replace(valid_actions=x) for x in dict.fromkeys(((), listed))]
 
 
 def rollout_iwm_examples(
@@ -262,7 +279,8 @@ def sr_examples(
     demonstration (`bc_examples`); a thought has the names of its state. Cases without a
     thought are left out. For a policy that acts without thoughts (`thought_tokens` 0)
     this is an auxiliary loss on the same weights. A policy that acts with thoughts
-    learns here how to think; its action then depends on its thought.
+    learns here how to think; its action then depends on its thought. One that reads
+    valid actions learns each with them and without.
     """
     explained = [
         _with_thought(case, thought, episode_id=str(i))
@@ -271,13 +289,13 @@ def sr_examples(
     ]
     return [
         demonstration_example(
-            policy,
-            Situation.at_step(e.task, e.transitions, len(e.transitions) - 1),
-            e.transitions[-1].action,
-            e.transitions[-1].thought,
+            policy, situation, e.transitions[-1].action, e.transitions[-1].thought
         )
         for draw in range(draws)
         for e in with_exchanged_names(explained, names or {}, draw=draw)
+        for situation in _with_and_without_valid_actions(
+            policy, Situation.at_step(e.task, e.transitions, len(e.transitions) - 1)
+        )
     ]
 
 

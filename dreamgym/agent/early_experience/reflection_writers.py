@@ -157,7 +157,9 @@ class RejectionSamplingWriter:
         c = policy.config
         if not c.thought_tokens:
             c = dataclasses.replace(c, thought_tokens=THOUGHT_TOKENS)
-        self.policy = Policy(policy.model, policy.tokenizer, c, memory=policy.memory)
+        self.policy = Policy(
+            policy.model, policy.tokenizer, c, policy.strict, policy.memory
+        )
         self.samples, self.temperature, self._seed = samples, float(temperature), seed
         self.report = Report({"written": 0, "samples": 0, "wrong": 0})
 

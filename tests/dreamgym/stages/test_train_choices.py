@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import math
 
 import pytest
 
@@ -54,6 +55,7 @@ from tests.dreamgym.training.common import fresh, with_starts
 from worldmodel.chat.config import ChatConfig
 from worldmodel.data.records import write_episodes
 from worldmodel.memory import ReplayMemory
+from worldmodel.text.names import save_names
 
 WORLD = "tests.doubles:Corridor"
 ALL = dataclasses.replace(
@@ -219,6 +221,7 @@ def episodes(run):
     write_episodes(run.path("episodes.jsonl"), some)
     dev = [doubles.expert(t) for t in doubles.tasks("dev")[:2]]
     write_episodes(run.path("dev.jsonl"), dev)
+    save_names(run.path("names.json"), {})
     return some
 
 
@@ -354,6 +357,38 @@ def test_no_more_demonstrations_are_imitated_than_the_warm_start_was_shown(
     assert 0 < len(shown) < len(some)
     results = run_loop.supervised(run, doubles.policy(), run.config.train)
     assert len(results) == sum(len(e.transitions) for e in shown)
+
+
+@pytest.mark.parametrize("kind", ["bc", "iwm"])
+@pytest.mark.parametrize("coefficient", [0.1, 0.0])
+def test_updates_read_demonstrations_with_other_names_too(tmp_path, kind, coefficient):
+    """Whether the loss is there from the start or the remedy brings it."""
+    monitor = MonitorConfig(response="revert", remedies=("supervised",))
+    auxiliary = AuxiliaryConfig(objective=kind, coefficient=coefficient)
+    run = corridor(tmp_path, auxiliary=auxiliary, monitor=monitor)
+    some, policy = episodes(run), doubles.policy()
+    plain = run_loop.supervised(run, policy, run.config.train)
+    families = {e.task.family for e in some}
+    save_names(run.path("names.json"), dict.fromkeys(families, (("left", "right"),)))
+    view = StageView(run, STAGES["train"], STAGES)
+    parts = run_loop._parts(
+        view,
+        policy,
+        TrainingState(0, None, None, 0, []),
+        run.config.train,
+        None,
+        0,
+        None,
+    )
+    examples = parts.auxiliary
+    # 64 examples of one update: each is read twice at most, and once more.
+    draws = math.ceil(64 / len(plain)) + 1
+    assert len(examples) == draws * len(plain)
+    assert list(examples[: len(plain)]) == plain
+    decode = policy.tokenizer.decode
+    originals = [decode(list(e.ids)) for e in plain]
+    others = [decode(list(e.ids)) for e in examples[len(plain) :]]
+    assert set(others) - set(originals)
 
 
 @pytest.mark.parametrize(("share", "queries"), [(0.49, False), (0.5, True)])

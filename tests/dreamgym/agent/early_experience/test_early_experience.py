@@ -119,9 +119,6 @@ def test_a_policy_that_reads_lists_learns_with_them_and_without():
     assert early.bc_examples(POLICY, [with_lists(EPISODE)]) == early.bc_examples(
         POLICY, [EPISODE]
     )
-    # IWM and SR have the list of the state: that of the expert's step for a branch.
-    iwm = early.iwm_examples(READER, [with_lists(EPISODE)], BRANCHES)
-    assert [names(e.ids).count("add") for e in iwm] == [2] * 5
 
 
 BRANCHES = [
@@ -129,6 +126,26 @@ BRANCHES = [
     for action in ("go left", "fly")
     for t in doubles.episode(TASK, ["go right", action]).transitions[1:]
 ]
+
+
+@pytest.mark.parametrize("method", ["iwm", "sr"])
+def test_next_states_and_reflections_are_learned_with_lists_and_without(method):
+    """A branch has the list of the expert's step: the alternative was taken there."""
+
+    def examples(policy, episode):
+        if method == "iwm":
+            return early.iwm_examples(policy, [episode], BRANCHES)
+        cases = reflection_cases([episode], BRANCHES, per_state=2, seed=0)
+        return early.sr_examples(policy, cases, ["to the coin"] * len(cases))
+
+    plain, listed = examples(READER, EPISODE), with_lists(EPISODE)
+    both = examples(READER, listed)
+    assert len(plain) == {"iwm": 5, "sr": 2}[method]
+    assert both[::2] == plain
+    for with_list, without in zip(both[1::2], plain, strict=True):
+        assert target(with_list) == target(without)
+        assert names(with_list.ids).count("add") == 2
+    assert examples(POLICY, listed) == examples(POLICY, EPISODE)
 
 
 def test_iwm_trains_on_the_next_state_of_expert_and_branch_alike():

@@ -21,6 +21,8 @@ from dreamgym.agent.early_experience.reflection_writers import (
     writer_context,
     writer_examples,
 )
+from dreamgym.agent.policy import Policy
+from dreamgym.agent.strict_actions import strict_actions
 from tests import chat_server, doubles
 from tests.chat_server import answering, ok, serving, status
 from worldmodel.chat.client import ChatClient
@@ -28,6 +30,7 @@ from worldmodel.chat.config import ChatConfig
 from worldmodel.chat.protocol import ChatRefused, ChatUnavailable
 from worldmodel.reasoning.teacher import TeacherConfig
 from worldmodel.text import prompts
+from worldmodel.text.tools.tool_schemas import ToolSchema
 
 TASK = doubles.task(0, 2, 3)
 EPISODE = doubles.expert(TASK)  # go right, go right, take coin
@@ -307,3 +310,11 @@ def test_it_thinks_as_long_as_its_policy_or_else_as_it_may():
     assert limit().thought_tokens > 0
     with pytest.raises(ValueError, match="samples must be >= 1, got 0"):
         RejectionSamplingWriter(POLICY, samples=0, temperature=1.0)
+
+
+def test_its_actions_are_as_strict_as_those_of_its_policy():
+    """Else it spends samples on actions that the policy could never write."""
+    strict = strict_actions(TOK, {"get": ToolSchema("get", {})})
+    policy = Policy(POLICY.model, TOK, PolicyConfig(actions="json"), strict)
+    writer = RejectionSamplingWriter(policy, samples=1, temperature=1.0)
+    assert writer.policy.strict is strict
