@@ -29,6 +29,7 @@ from worldmodel.text.names import (
     load_names,
     with_declared,
 )
+from worldmodel.text.writing.states import StateWriting
 
 NAMES = "names.json"
 """The file with the names that stand for each other in copies of examples."""
@@ -250,10 +251,24 @@ def recorded_episodes(path: Path) -> list[Episode]:
 
 def read(run: Run) -> tuple[list[Episode], list[Episode]]:
     """Return (train, dev) episodes of the run, with its reasoning traces if any."""
-    reasoned = run.config.experience.reasoning
+    c = run.config.experience
+    style = c.reasoning_style if c.reasoning else ""
     paths = run.path("episodes.jsonl"), run.path("dev.jsonl")
-    train, dev = (list(_read(p, _version(p), reasoned)) for p in paths)
+    train, dev = (list(_read(p, _version(p), style)) for p in paths)
     return train, dev
+
+
+def with_rule_traces(
+    run: Run, episode: Episode, writing: StateWriting | None = None
+) -> Episode:
+    """Return the episode with traces by rule where it has none, or without any.
+
+    The settings say which. With `writing` they are of the states as models write them.
+    """
+    c = run.config.experience
+    return reasoning.set_rule_traces(
+        episode, enabled=c.reasoning, writing=writing, style=c.reasoning_style
+    )
 
 
 def _version(path: Path) -> tuple[int, int, int] | None:
@@ -266,11 +281,16 @@ def _version(path: Path) -> tuple[int, int, int] | None:
 
 # A stage reads the same episodes up to a dozen times, and their traces take a second.
 @functools.lru_cache(maxsize=2)
-def _read(path: Path, version: Any, reasoned: bool) -> tuple[Episode, ...]:
-    """Return the episodes of a version of a file, with reasoning traces or without."""
+def _read(path: Path, version: Any, style: str) -> tuple[Episode, ...]:
+    """Return the episodes of a version of a file, with traces by rule unless "".
+
+    Traces of other writers are left out, too, where `style` is "".
+    """
     del version  # it is only there to be compared
-    episodes = read_episodes(path)
-    return tuple(reasoning.set_rule_traces(e, enabled=reasoned) for e in episodes)
+    return tuple(
+        reasoning.set_rule_traces(e, enabled=bool(style), style=style or "words")
+        for e in read_episodes(path)
+    )
 
 
 def nested_subset(

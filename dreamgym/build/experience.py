@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dreamgym.build.chat import run_client
-from dreamgym.build.episodes import read, recorded_episodes
+from dreamgym.build.episodes import read, recorded_episodes, with_rule_traces
 from dreamgym.build.models import memory_encoder
 from dreamgym.config.stages import ServerConfig
 from dreamgym.envs.dream import UncertaintyGate
 from dreamgym.run.directory import Run, RunError
-from worldmodel import reasoning
 from worldmodel.backbone.weights import load_model
 from worldmodel.data.records import Episode
 from worldmodel.experience.base import ExperienceModel
@@ -56,8 +55,7 @@ def training_share(run: Run, train: list[Episode]) -> list[Episode]:
     if not c.pretrain.permute_outcomes:
         return share
     permuted = permute_outcomes(share, seed=c.seed)
-    enabled = c.experience.reasoning
-    return [reasoning.set_rule_traces(e, enabled=enabled) for e in permuted]
+    return [with_rule_traces(run, e) for e in permuted]
 
 
 REMEDY = "remedy"
@@ -84,9 +82,7 @@ def refit_episodes(run: Run, folder: str) -> list[Episode]:
         for name in dict.fromkeys((REMEDY, folder))
         for episode in recorded_episodes(run.path(f"{name}/episodes.jsonl"))
     ]
-    enabled = run.config.experience.reasoning
-    scored = [e for e in played if e.success is not None]
-    return [reasoning.set_rule_traces(e, enabled=enabled) for e in scored]
+    return [with_rule_traces(run, e) for e in played if e.success is not None]
 
 
 def _in_folder(run: Run, folder: str, name: str) -> Path:
@@ -152,10 +148,7 @@ def _with_tokenizer_traces(
     run: Run, tok: TextTokenizer, episodes: Sequence[Episode]
 ) -> list[Episode]:
     """Return the episodes with traces by rule as the tokenizer writes states."""
-    enabled, writing = run.config.experience.reasoning, tok.writing
-    return [
-        reasoning.set_rule_traces(e, enabled=enabled, writing=writing) for e in episodes
-    ]
+    return [with_rule_traces(run, e, tok.writing) for e in episodes]
 
 
 def _quoting(run: Run, tok: TextTokenizer, train: Sequence[Episode]) -> frozenset[str]:

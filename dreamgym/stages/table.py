@@ -18,7 +18,7 @@ OPEN_ENV = (
 )
 """The settings of opening the environment."""
 ENV = (*OPEN_ENV, "env.max_episode_steps")
-EPISODES = ("experience.reasoning",)
+EPISODES = ("experience.reasoning", "experience.reasoning_style")
 """The settings of reading episodes: with reasoning traces or without."""
 INITIAL = ("model", "data.base_run")
 """The settings of the initial model: from scratch or from a directory."""

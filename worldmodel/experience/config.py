@@ -12,6 +12,9 @@ similarity of the nearest stored transition of another task. self_consistency: t
 of SAMPLES further replies that say the same. ensemble: the least probability that a
 member of an ensemble gives to the answer (fitted models only, local.py)."""
 
+REASONING_STYLES = ("words", "sentences")
+"""Forms of the reasoning traces by rule (reasoning/rule.py)."""
+
 
 def _check_variation_seeds(count: int) -> None:
     if not 1 <= count <= MAX_SEEDS:
@@ -68,6 +71,9 @@ class ExperienceConfig:
     policies won no more."""
     reasoning: bool = True
     """Whether the model is fitted to reasoning traces and writes them."""
+    reasoning_style: str = "words"
+    """"words" or "sentences": whether traces by rule are lists of words, or say the
+    same in a sentence that a person can follow, which costs more tokens a step."""
     full_state: bool = False
     """Whether it writes whole next states in place of edits of the present one."""
 
@@ -87,6 +93,11 @@ class ExperienceConfig:
                 "set demonstrations to 1 or more"
             )
         _check_variation_seeds(self.variation_seeds)
+        if self.reasoning_style not in REASONING_STYLES:
+            raise ValueError(
+                f"reasoning_style must be one of {REASONING_STYLES}, got "
+                f"{self.reasoning_style!r}"
+            )
         if min(self.reasoning_tokens, self.state_tokens) < 1:
             raise ValueError("reasoning_tokens and state_tokens must be >= 1")
         if self.temperature < 0 or not (

@@ -9,6 +9,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence, Set
+from typing import NamedTuple
 
 from worldmodel.data.outcomes import number_text, outcome_of
 from worldmodel.data.records import Episode, State, Transition
@@ -33,21 +34,32 @@ MAX_ROWS = 3
 lines that hold a name of the action."""
 
 
-def annotate(episode: Episode, traces: Sequence[str | None] | None = None) -> Episode:
+def annotate(
+    episode: Episode,
+    traces: Sequence[str | None] | None = None,
+    *,
+    style: str = "words",
+) -> Episode:
     """Return the episode with these traces where it has none (None: by rule)."""
     status = has_status_line(episode)
     new_traces = [None] * len(episode.transitions) if traces is None else traces
     steps = tuple(
         t
         if t.reasoning is not None
-        else dataclasses.replace(t, reasoning=trace or explain(t, status=status))
+        else dataclasses.replace(
+            t, reasoning=trace or explain(t, status=status, style=style)
+        )
         for t, trace in zip(episode.transitions, new_traces, strict=True)
     )
     return dataclasses.replace(episode, transitions=steps)
 
 
 def set_rule_traces(
-    episode: Episode, *, enabled: bool, writing: StateWriting | None = None
+    episode: Episode,
+    *,
+    enabled: bool,
+    writing: StateWriting | None = None,
+    style: str = "words",
 ) -> Episode:
     """Return the episode with traces by rule where it has none, or without any.
 
@@ -57,20 +69,20 @@ def set_rule_traces(
     """
     if not enabled:
         return without_reasoning(episode)
-    episode = annotate(episode)
+    episode = annotate(episode, style=style)
     if writing is None or not (writing.columns or writing.changes):
         return episode
-    return _in_written_form(episode, writing)
+    return _in_written_form(episode, writing, style)
 
 
-def _in_written_form(episode: Episode, writing: StateWriting) -> Episode:
+def _in_written_form(episode: Episode, writing: StateWriting, style: str) -> Episode:
     """Return the episode with traces by rule of its states as models write them."""
     status = has_status_line(episode)
 
     def trace(t: Transition) -> str | None:
-        if t.reasoning != explain(t, status=status):
+        if t.reasoning != explain(t, status=status, style=style):
             return t.reasoning
-        return explain_as_written(t, writing, status=status)
+        return explain_as_written(t, writing, status=status, style=style)
 
     steps = (dataclasses.replace(t, reasoning=trace(t)) for t in episode.transitions)
     return dataclasses.replace(episode, transitions=tuple(steps))
@@ -94,15 +106,25 @@ def has_status_line(episode: Episode) -> bool:
 
 
 def explain_as_written(
-    transition: Transition, writing: StateWriting, *, status: bool = True
+    transition: Transition,
+    writing: StateWriting,
+    *,
+    status: bool = True,
+    style: str = "words",
 ) -> str:
     """Return a trace by rule of the states as models read and write them."""
     written = written_transition(transition, writing)
     columns = len(written.state) - len(transition.state)
-    return explain(written, status=status, columns=columns)
+    return explain(written, status=status, columns=columns, style=style)
 
 
-def explain(transition: Transition, *, status: bool = True, columns: int = 0) -> str:
+def explain(
+    transition: Transition,
+    *,
+    status: bool = True,
+    columns: int = 0,
+    style: str = "words",
+) -> str:
     """Return a trace: where, what is done, its effect, the changed lines, the reward.
 
     Only what the change needs is quoted, in one place, because to look it up is hard
@@ -111,32 +133,84 @@ def explain(transition: Transition, *, status: bool = True, columns: int = 0) ->
     of it, the changed lines that hold a word of it, the line from which names and
     numbers are copied, the changed rows of a grid, and then the new words of the last
     changed line, the last one first. The first lines are the `columns` of a grid, where
-    models read these.
+    models read these. In the `style` "words" nothing but these words is written, in
+    "sentences" the same stands in a sentence that a person can follow.
     """
     t = transition
     script = edits.diff(t.state, t.next_state)
-    if not script:
-        what = "nothing changes"
-    else:
-        touched = [_first_word(t.state, x) for e in script for x in _lines_of(e)]
-        what = " ".join([*_new_words(t, script[-1]), "as", *dict.fromkeys(touched)])
-        what += " change"
+    touched = [_first_word(t.state, x) for e in script for x in _lines_of(e)]
     place = _place(t.state) if status else []
-    action = action_words(t.action)[:MAX_ACTION_WORDS]
     named = [
         *_lines_in_action(t),
         *_lines_with_names(t, status=status),
         *_changed_lines_in_action(t, script, status=status),
     ]
     copied = _copied_lines(t, script, known={w for x in named for w in words(x)})
-    quoted = dict.fromkeys([*named, *copied, *_changed_rows(t, script, columns)])
-    what = " ".join([*place, *action, *quoted, what])
+    parts = _Parts(
+        place,
+        action_words(t.action)[:MAX_ACTION_WORDS],
+        list(dict.fromkeys([*named, *copied, *_changed_rows(t, script, columns)])),
+        _new_words(t, script[-1]) if script else [],
+        list(dict.fromkeys(touched)),
+    )
+    what = _STYLES[style](parts)
     if t.reward:
-        what += f" earns {number_text(t.reward)}"
+        what += f" {_REWARD[style]} {number_text(t.reward)}"
     if t.terminated and t.success is None:
-        return f"{what} and ends"
-    end = {"go": "", "win": " and wins", "lose": " and loses"}[outcome_of(t)]
-    return what + end
+        return f"{what} {_ENDS[style]['end']}"
+    outcome = outcome_of(t)
+    return what if outcome == "go" else f"{what} {_ENDS[style][outcome]}"
+
+
+class _Parts(NamedTuple):
+    """What a trace says of a step, but for its reward and its end.
+
+    Of the lines that are `touched` there are the first words; None is a new line.
+    """
+
+    place: list[str]
+    action: list[str]
+    quoted: list[str]
+    new_words: list[str]
+    touched: list[str | None]
+
+
+def _in_words(parts: _Parts) -> str:
+    """Return the parts as a list of words."""
+    touched = ["new" if x is None else x for x in parts.touched]
+    effect = [*parts.new_words, "as", *touched, "change"]
+    if not parts.touched:
+        effect = ["nothing changes"]
+    return " ".join([*parts.place, *parts.action, *parts.quoted, *effect])
+
+
+def _in_sentences(parts: _Parts) -> str:
+    """Return the parts in a sentence, in the same order.
+
+    It has no punctuation: a word that a sign sticks to would be spelled with other
+    tokens than the state spells it with.
+    """
+    place = ["the state ends with", *parts.place, "and"] if parts.place else []
+    quoted = ["about", " and ".join(parts.quoted)] if parts.quoted else []
+    effect = ["so nothing changes"]
+    if parts.touched:
+        touched = ["a new line" if x is None else x for x in parts.touched]
+        verb = "are" if len(parts.new_words) > 1 else "is"
+        new = f"so {' and '.join(parts.new_words)} {verb} new where"
+        effect = [new, " and ".join(touched), "change" if touched[1:] else "changes"]
+    return " ".join([*place, "the action is", *parts.action, *quoted, *effect])
+
+
+_STYLES = {"words": _in_words, "sentences": _in_sentences}
+_REWARD = {"words": "earns", "sentences": "and this earns"}
+_ENDS = {
+    "words": {"win": "and wins", "lose": "and loses", "end": "and ends"},
+    "sentences": {
+        "win": "and the task is won",
+        "lose": "and the task is lost",
+        "end": "and the episode ends",
+    },
+}
 
 
 def _place(state: State) -> list[str]:
@@ -154,8 +228,8 @@ def _lines_of(edit: edits.Edit) -> list[int | None]:
     return [edit.index, *(x for x in edit.lines if isinstance(x, int))]
 
 
-def _first_word(state: State, index: int | None) -> str:
-    return "new" if index is None else state[index].split()[0]
+def _first_word(state: State, index: int | None) -> str | None:
+    return None if index is None else state[index].split()[0]
 
 
 def _lines_in_action(t: Transition) -> list[str]:

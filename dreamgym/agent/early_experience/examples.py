@@ -129,6 +129,7 @@ def iwm_examples(
     branches: Sequence[Branch],
     *,
     reasoning: bool = False,
+    style: str = "words",
     draws: int = 1,
     names: Mapping[str, Groups] | None = None,
 ) -> list[Example]:
@@ -136,15 +137,16 @@ def iwm_examples(
 
     The transitions are those of the experts and of the branches. With `reasoning` the
     target is -log p(reasoning, next state | state, action): a transition that has no
-    trace gets one by rule. Of each transition there are as many `draws` of the names
-    that stand for each other as of a demonstration (`bc_examples`), and, for a policy
-    that reads valid actions, both forms: with them and without.
+    trace gets one by rule, in this `style`. Of each transition there are as many
+    `draws` of the names that stand for each other as of a demonstration
+    (`bc_examples`), and, for a policy that reads valid actions, both forms: with them
+    and without.
     """
     episodes, writing = _labelled(policy, episodes), policy.tokenizer.writing
     sources: list[tuple[Episode, Sequence[int]]] = []
     for e in episodes:
-        traced = set_rule_traces(e, enabled=True, writing=writing) if reasoning else e
-        sources.append((traced, range(len(e.transitions))))
+        traced = set_rule_traces(e, enabled=True, writing=writing, style=style)
+        sources.append((traced if reasoning else e, range(len(e.transitions))))
     by_id = {e.id: e for e in episodes}
     for b in branches:
         e = by_id[b.episode]
@@ -152,7 +154,8 @@ def iwm_examples(
         valid_actions = e.transitions[b.step].valid_actions
         t = dataclasses.replace(b.transition, valid_actions=valid_actions)
         if reasoning and not t.reasoning:
-            trace = explain_as_written(t, writing, status=has_status_line(e))
+            status = has_status_line(e)
+            trace = explain_as_written(t, writing, status=status, style=style)
             t = dataclasses.replace(t, reasoning=trace)
         steps = (*e.transitions[: b.step], t)
         sources.append((dataclasses.replace(e, transitions=steps), [b.step]))

@@ -5,6 +5,7 @@ same number of updates as behaviour cloning.
 """
 
 import dataclasses
+import functools
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -163,14 +164,17 @@ def _iwm(
     names: Mapping[str, Groups],
 ) -> tuple[list[Example], int]:
     """IWM examples with the draws of names that their fit has, and how many in one."""
-    reasoning = run.config.warmstart.iwm_reasoning
-    examples = early.iwm_examples(policy, experts, branches, reasoning=reasoning)
+    traced = functools.partial(
+        early.iwm_examples,
+        policy,
+        experts,
+        branches,
+        reasoning=run.config.warmstart.iwm_reasoning,
+        style=run.config.experience.reasoning_style,
+    )
+    examples = traced()
     once, draws = len(examples), early.draws(fit, examples, names)
-    if draws > 1:
-        examples = early.iwm_examples(
-            policy, experts, branches, reasoning=reasoning, draws=draws, names=names
-        )
-    return examples, once
+    return traced(draws=draws, names=names) if draws > 1 else examples, once
 
 
 def _sr(

@@ -1,8 +1,11 @@
 """The episodes of a run: how often their files are read."""
 
+import dataclasses
+
 import pytest
 
-from dreamgym.build.episodes import read
+from dreamgym.build.episodes import read, with_rule_traces
+from dreamgym.build.experience import training_share
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run
 from tests import doubles
@@ -49,3 +52,28 @@ def test_a_missing_file_is_named(run):
     write(run, "dev.jsonl", 1)
     with pytest.raises(RecordError, match=r"episodes\.jsonl: no such file"):
         read(run)
+
+
+def test_traces_have_the_style_of_the_settings(run):
+    write(run, "episodes.jsonl", 2)
+    write(run, "dev.jsonl", 1)
+    words = [t.reasoning for e in read(run)[0] for t in e.transitions]
+    settings = {"experience.reasoning_style": "sentences"}
+    run.config = preset("tiny", {"env.id": run.config.env.id} | settings)
+    train, _ = read(run)
+    sentences = [t.reasoning for e in train for t in e.transitions]
+    assert not any(" the action is " in text for text in words)
+    assert all(" the action is " in text for text in sentences)
+    assert training_share(run, train) == train
+    plain = [reasoning.without_reasoning(e) for e in train]
+    bare = [
+        dataclasses.replace(
+            e,
+            transitions=tuple(
+                dataclasses.replace(t, reasoning=None) for t in e.transitions
+            ),
+        )
+        for e in train
+    ]
+    assert [with_rule_traces(run, e) for e in bare] == train
+    assert [with_rule_traces(run, e) for e in plain] == plain

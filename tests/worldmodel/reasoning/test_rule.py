@@ -41,6 +41,59 @@ def test_what_changes_what_is_new_and_what_it_earns(changes, ending):
     assert reasoning.explain(t).endswith(ending)
 
 
+@pytest.mark.parametrize(
+    ("changes", "ending"),
+    [
+        ({"next_state": DARK}, "so nothing changes"),
+        (
+            {"next_state": ("lamp is red", "door is shut")},
+            "so red is new where lamp changes",
+        ),
+        (
+            {"next_state": ("lamp is shut", "door is off"), "reward": 0.5},
+            "so off is new where lamp and door change and this earns 0.5",
+        ),
+        (
+            {"next_state": (*DARK, "lit lamp"), "terminated": True, "success": True},
+            "so lamp and lit are new where a new line changes and the task is won",
+        ),
+        (
+            {"next_state": DARK, "reward": -1, "terminated": True, "success": False},
+            "so nothing changes and this earns -1 and the task is lost",
+        ),
+        (
+            {"next_state": ("lamp is off",), "terminated": True},
+            "so nothing is new where door changes and the episode ends",
+        ),
+    ],
+)
+def test_a_sentence_says_what_the_words_say(changes, ending):
+    t = helpers.transition(DARK, "press it", **changes)
+    start = "the state ends with door is shut and the action is press it "
+    assert reasoning.explain(t, style="sentences") == start + ending
+    without = reasoning.explain(t, status=False, style="sentences")
+    assert without == "the action is press it " + ending
+
+
+def test_a_sentence_quotes_the_lines_that_the_action_names():
+    t = helpers.transition(("bamboo 4", "said ok"), "take 2 bamboo", ("bamboo 2", "x"))
+    words, sentence = (reasoning.explain(t, style=s) for s in ("words", "sentences"))
+    assert " take 2 bamboo bamboo 4 " in words
+    assert " take 2 bamboo about bamboo 4 so " in sentence
+
+
+def test_only_missing_traces_get_the_style():
+    steps = [helpers.transition(DARK, "wait", DARK, reasoning="as before")]
+    steps.append(helpers.transition(DARK, "wait", DARK))
+    episode = helpers.episode(
+        "e", Task(id="t", instruction="", initial_state=DARK), steps
+    )
+    traced = reasoning.set_rule_traces(episode, enabled=True, style="sentences")
+    first, second = (t.reasoning for t in traced.transitions)
+    assert first == "as before"
+    assert second == "the action is wait so nothing changes"
+
+
 def test_a_line_word_is_named_once():
     t = helpers.transition(("lamp a", "lamp b"), "do", ("lamp b x", "lamp a x", "do"))
     assert reasoning.explain(t) == "lamp b do lamp a lamp b do as lamp new change"

@@ -200,6 +200,18 @@ def test_iwm_with_reasoning_by_hand():
         )
 
 
+def test_traces_of_branches_have_the_style_of_those_of_their_episode():
+    for style in ("words", "sentences"):
+        plain = early.iwm_examples(POLICY, [EPISODE], BRANCHES, style=style)
+        assert plain == early.iwm_examples(POLICY, [EPISODE], BRANCHES)
+        examples = early.iwm_examples(
+            POLICY, [EPISODE], BRANCHES, reasoning=True, style=style
+        )
+        texts = [TOK.decode(list(e.ids)) for e in examples]
+        sentences = [" the action is " in text for text in texts]
+        assert sentences == [style == "sentences"] * 5
+
+
 MOMENTS = reflection_cases([EPISODE], BRANCHES, per_state=1, seed=0)
 
 
