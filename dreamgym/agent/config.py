@@ -343,9 +343,10 @@ class WarmstartConfig:
     method: str = "auto"
     """"sr": self-reflection with BC; "iwm": implicit world modelling, then BC; "both":
     IWM, then SR with BC; "bc": the control itself; "auto": "sr" where real dev games
-    can tell whether it helps, else "bc". SR was chosen by success on test games; IWM
-    was then measured with a loss that trained the alternative actions, too
-    (docs/RESULTS.md)."""
+    can tell whether it helps, else "bc". SR was chosen by success on test games, and
+    on others its lead is not shown: with the preset `default` dev games left it out on
+    three seeds of three. IWM was then measured with a loss that trained the alternative
+    actions, too (docs/RESULTS.md)."""
     iwm_share: float = 0.1
     """Share of the updates that goes to implicit world modelling, first; in [0, 1)."""
     iwm_learning_rate_factor: float = 0.25

@@ -228,7 +228,7 @@ def test_a_column_that_is_not_there_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("name", "different"),
     [
-        ("worldmodel", 18),
+        ("worldmodel", 21),
         ("families", 6),
         ("trust", 15),
         ("early", 63),
@@ -243,7 +243,7 @@ def test_a_column_that_is_not_there_is_named(tmp_path):
         ("copying", 12),
         ("sample_efficiency", 36),
         ("iwm", 96),
-        ("grpo", 24),
+        ("grpo", 27),
         ("history", 30),
         ("reflection", 24),
         ("limits", 12),
