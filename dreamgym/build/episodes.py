@@ -56,9 +56,9 @@ def names_with(run: Run, played: Sequence[Episode]) -> dict[str, Groups]:
     """
     if not run.config.pretrain.exchange_names:
         return {}
-    episodes = [*read(run)[0], *played]
-    names = interchangeable_names(episodes, trial_names=read_names(run))
-    return with_declared(names, run.config.pretrain.names, episodes)
+    played = [*read(run)[0], *played]
+    names = interchangeable_names(played, trial_names=read_names(run))
+    return with_declared(names, run.config.pretrain.names, played)
 
 
 def sides_of(
@@ -212,9 +212,8 @@ def joined(source: Run, path: str) -> tuple[list[Episode], list[Episode]]:
 
 
 def _moved(episode: Episode, split: str) -> Episode:
-    return dataclasses.replace(
-        episode, task=dataclasses.replace(episode.task, split=split)
-    )
+    task = dataclasses.replace(episode.task, split=split)
+    return dataclasses.replace(episode, task=task)
 
 
 def _renamed(episode: Episode, used_ids: set[str]) -> Episode:
@@ -253,9 +252,8 @@ def read(run: Run) -> tuple[list[Episode], list[Episode]]:
     """Return (train, dev) episodes of the run, with its reasoning traces if any."""
     c = run.config.experience
     style = c.reasoning_style if c.reasoning else ""
-    paths = run.path("episodes.jsonl"), run.path("dev.jsonl")
-    train, dev = (list(_read(p, _version(p), style)) for p in paths)
-    return train, dev
+    train, dev = run.path("episodes.jsonl"), run.path("dev.jsonl")
+    return [*_read(train, _version(train), style)], [*_read(dev, _version(dev), style)]
 
 
 def with_rule_traces(
