@@ -42,8 +42,8 @@ class EnvConfig:
     takes less than a millisecond. A copy that crashes is started again in the same
     place; one that hangs or takes too much memory ends one episode."""
     worker_memory_gb: float = 0.0
-    """Gigabytes of memory that a worker process may reserve; 0 sets no limit. Java and
-    browsers reserve more than they use. With Ray: what Ray reserves for a worker."""
+    """Gigabytes of memory that a worker process may use together with what it starts (a
+    browser, a Java machine); 0 sets no limit. With Ray: what Ray reserves for it."""
     worker_cpus: float = 1.0
     """Processors that Ray reserves for a worker."""
     fleet: str = "local"

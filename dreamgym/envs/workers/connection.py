@@ -61,7 +61,7 @@ class WorkerConnection(abc.ABC):
     def kill(self) -> None:
         """End the worker at once."""
 
-    def open(self, memory_gb: float, seconds: float) -> None:
+    def open(self, seconds: float) -> None:
         """Let the worker make its environment.
 
         Args:
@@ -72,9 +72,9 @@ class WorkerConnection(abc.ABC):
           EnvironmentTimeout: the deadline passed.
           ValueError: the environment cannot be made.
         """
-        request = {"method": "make", "spec": self.spec, "memory_gb": memory_gb}
+        request = {"method": "make", "spec": self.spec, "seconds": seconds}
         try:
-            self.send(encode({**request, "seconds": seconds}))
+            self.send(encode(request))
             try:
                 reply = self.receive(seconds + SPARE_SECONDS if seconds else 0.0)
             except EnvironmentTimeout:

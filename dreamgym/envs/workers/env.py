@@ -120,14 +120,15 @@ def process_env(
     """Return the environment of a name (registry.make) in a new worker process.
 
     Args:
-      memory_gb: the memory of the process; 0 sets no limit. Java reserves more than it
-        uses, and needs some gigabytes more.
+      memory_gb: memory that the process and what it starts may use (a browser, a Java
+        machine); 0 sets no limit.
       start_seconds: the deadline of the start; 0 sets none.
 
     Raises:
       ConnectionError: the process ended before the environment was made.
       EnvironmentTimeout: the environment was not made within the deadline.
-      ValueError: the environment cannot be made.
+      MemoryError: making it took more than `memory_gb`.
+      ValueError: the environment cannot be made, or memory cannot be limited.
     """
     return _env_of(spec, lambda: Process(spec, memory_gb, start_seconds))
 

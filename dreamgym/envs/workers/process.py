@@ -15,7 +15,8 @@ from multiprocessing.connection import Connection
 from dreamgym.envs.base import TextTooLong
 from dreamgym.envs.failures import EnvironmentTimeout
 from dreamgym.envs.workers.connection import WorkerConnection
-from dreamgym.envs.workers.messages import MAX_BYTES, encode
+from dreamgym.envs.workers.memory import MemoryLimit
+from dreamgym.envs.workers.messages import MAX_BYTES, encode, error_fields, error_from
 
 CLOSE_SECONDS = 5.0
 """Seconds that an environment has to close before its process is ended."""
@@ -47,12 +48,14 @@ class Process(WorkerConnection):
         """Start a process and wait until it has made its environment.
 
         Args:
+          memory_gb: memory that it and what it starts may use; 0 sets no limit.
           variables: environment variables that it has besides those of this process.
 
         Raises:
           ConnectionError: the process ended.
           EnvironmentTimeout: that took more than `start_seconds`; 0 sets no deadline.
-          ValueError: the environment cannot be made.
+          MemoryError: that took more than `memory_gb`.
+          ValueError: the environment cannot be made, or memory cannot be limited.
         """
         super().__init__(spec)
         run_socket, worker_socket = socket.socketpair()
@@ -66,7 +69,10 @@ class Process(WorkerConnection):
             )
         self._connection = Connection(run_socket.detach())
         self._end = weakref.finalize(self, _kill, self._process, self._connection)
-        self.open(memory_gb, start_seconds)
+        self._memory_limit: MemoryLimit | None = None
+        if memory_gb:
+            self._memory_limit = MemoryLimit(self._process, memory_gb)
+        self.open(start_seconds)
 
     @property
     def alive(self) -> bool:
@@ -84,7 +90,11 @@ class Process(WorkerConnection):
             raise
 
     def receive(self, seconds: float) -> bytes:
-        """See WorkerConnection."""
+        """See WorkerConnection.
+
+        Raises:
+          MemoryError: the worker exceeded its memory in this call, and was ended.
+        """
         try:
             self._wait(seconds)
             return self._connection.recv_bytes(MAX_BYTES)
@@ -93,12 +103,12 @@ class Process(WorkerConnection):
             raise
         except OSError as error:
             if TOO_LONG not in str(error):
-                raise self._ended() from None
+                raise self._out_of_memory() or self._ended() from None
             self.kill()
             size = MAX_BYTES >> 20
             raise TextTooLong(f"a reply of more than {size} MiB") from None
         except EOFError:
-            raise self._ended() from None
+            raise self._out_of_memory() or self._ended() from None
         except BaseException:
             self.kill()
             raise
@@ -126,6 +136,13 @@ class Process(WorkerConnection):
         """End the process, and those that it started in its session."""
         self._end()
 
+    def _out_of_memory(self) -> Exception | None:
+        """Return the error of a call that ended the worker by its memory limit."""
+        if self._memory_limit is None or not self._memory_limit.error:
+            return None
+        self.kill()
+        return error_from(error_fields(MemoryError(self._memory_limit.error), "?"))
+
     def _ended(self) -> ConnectionError:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(1.0)
@@ -133,6 +150,8 @@ class Process(WorkerConnection):
         reason = "" if code is None else f" with exit status {code}"
         if code is not None and code < 0:
             reason = f" by signal {-code} ({signal.strsignal(-code)})"
+        if self._memory_limit is not None and self._memory_limit.error:
+            reason = f": {self._memory_limit.error}"
         self.kill()
         return ConnectionError(f"the worker process of {self.spec} has ended{reason}")
 

@@ -69,7 +69,7 @@ class RayActor(WorkerConnection):
                 f"needs {cpus:g} processors and {memory_gb:g} GB; the cluster has "
                 f"{_free(self._ray)} (env.start_seconds; 0: no deadline)"
             ) from None
-        self.open(0.0, start_seconds)
+        self.open(start_seconds)
 
     @property
     def alive(self) -> bool:

@@ -34,7 +34,7 @@ class LocalWorker(WorkerConnection):
         """
         super().__init__(spec)
         self._worker, self._request = Worker(), b""
-        self.open(memory_gb=0.0, seconds=start_seconds)
+        self.open(start_seconds)
 
     @property
     def alive(self) -> bool:

@@ -37,11 +37,7 @@ DECLARED_ATTRIBUTES = ("max_copies", "reset_seconds", "step_seconds")
 
 
 OUT_OF_MEMORY = encode(
-    {
-        "error": error_fields(
-            MemoryError("the worker's memory is used up (env.worker_memory_gb)"), "?"
-        )
-    }
+    {"error": error_fields(MemoryError("the worker's memory is used up"), "?")}
 )
 """The reply to a call that ran out of memory, made while there is some."""
 
@@ -88,7 +84,6 @@ class Worker:
     def _make(self, request: Mapping[str, Any]) -> dict[str, Any]:
         from dreamgym.envs import registry
 
-        _limit_memory(request["memory_gb"])
         self._envs[0] = registry.start(request["spec"], seconds=request["seconds"])
         return self.describe()
 
@@ -174,14 +169,6 @@ def _end_with(run: int) -> None:
         time.sleep(1.0)
     time.sleep(END_SECONDS)  # where it does not hang, it ends by itself
     os.killpg(0, signal.SIGKILL)
-
-
-def _limit_memory(gigabytes: float) -> None:
-    if gigabytes:
-        import resource  # no module of Windows
-
-        size = int(gigabytes * 2**30)
-        resource.setrlimit(resource.RLIMIT_AS, (size, size))
 
 
 def main(descriptor: int) -> None:

@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import copy
 import http.client
+import mmap
 import os
 import signal
 import subprocess
+import sys
 import time
 from fractions import Fraction
 
@@ -16,6 +18,9 @@ from dreamgym.envs.failures import EnvironmentTimeout
 from dreamgym.envs.workers import messages
 from tests import corridor
 from worldmodel.data.records import Task
+
+EATER = ["setsid", sys.executable, "-c", "b'x' * (4 << 30)"]
+"""A child that uses 4 GiB, in a session of its own."""
 
 
 class Faulty(corridor.Corridor):
@@ -37,7 +42,11 @@ class Faulty(corridor.Corridor):
         if action == "divide":
             return 1 / 0
         if action == "eat":
-            return bytearray(8 << 30)
+            return b"x" * (4 << 30)
+        if action == "eat in a child":
+            subprocess.run(EATER, check=False)
+        if action == "reserve":
+            self.reserved = mmap.mmap(-1, 8 << 30)
         if action == "print":
             print("noise on stdout")
         state, reward, terminated, truncated, info = super().step(action)
@@ -135,6 +144,15 @@ class Unmakeable(corridor.Corridor):
 
     def __init__(self):
         raise RuntimeError("no licence")
+
+
+class LargeStart(corridor.Corridor):
+    """An environment that uses 1 GiB from the start."""
+
+    def __init__(self):
+        super().__init__()
+        self.data = b"x" * (1 << 30)
+        time.sleep(5.0)
 
 
 class StuckStart(corridor.Corridor):

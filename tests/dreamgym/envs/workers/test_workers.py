@@ -15,7 +15,7 @@ from dreamgym.config.stages import EnvConfig
 from dreamgym.envs import base, restarting, vector
 from dreamgym.envs.counting import BudgetSpent, CountedEnv, RealSteps
 from dreamgym.envs.failures import EnvironmentTimeout
-from dreamgym.envs.workers import messages
+from dreamgym.envs.workers import memory, messages
 from dreamgym.envs.workers.env import process_env
 from tests import corridor
 from tests.dreamgym.envs.workers import faults
@@ -169,13 +169,33 @@ def test_output_of_the_environment_is_no_message(opened):
     assert base.take(env, "print").state == base.take(env, "look").state
 
 
-def test_memory_is_limited(opened):
-    env = opened(memory_gb=2.0)
+@pytest.mark.parametrize("action", ["eat", "eat in a child"])
+def test_memory_is_limited(opened, action):
+    env = opened(memory_gb=0.5)
     base.begin(env, task_of(env))
-    with pytest.raises(MemoryError, match=r"env\.worker_memory_gb"):
-        base.take(env, "eat")
-    with pytest.raises(ConnectionError):  # the process has ended
+    with pytest.raises(MemoryError, match=r"env\.worker_memory_gb = 0\.5"):
+        base.take(env, action)
+    with pytest.raises(ConnectionError, match="worker_memory_gb"):  # it has ended
         base.begin(env, task_of(env))
+
+
+def test_a_start_that_takes_too_much_memory_says_so():
+    with pytest.raises(MemoryError, match=r"env\.worker_memory_gb = 0\.5"):
+        process_env(f"{FAULTS}:LargeStart", memory_gb=0.5, start_seconds=60.0)
+
+
+def test_memory_that_is_only_reserved_does_not_count(opened):
+    env = opened(memory_gb=0.5)
+    base.begin(env, task_of(env))
+    base.take(env, "reserve")
+    time.sleep(1.0)
+    base.take(env, "look")
+
+
+def test_no_memory_limit_without_proc(monkeypatch, tmp_path):
+    monkeypatch.setattr(memory, "PROC", tmp_path)
+    with pytest.raises(ValueError, match="worker_memory_gb = 2 needs Linux"):
+        process_env(FAULTY, memory_gb=2.0, start_seconds=60.0)
 
 
 def test_an_environment_that_cannot_be_made_says_why():
