@@ -30,6 +30,9 @@ from worldmodel.data.records import atomic_write
 CELLS, CONFIRMATION = "cells", confirmation.FOLDER
 """Where finished cells lie: with the test tasks, and with tasks no cell had played."""
 
+OF_DREAMS = ("evaluate/expert_iteration", "evaluate/dream", "evaluate/planner")
+"""Evaluations of policies that a run without a dream copies or hardly trains."""
+
 
 def compute(
     study: Study, cell: Cell, root: Path, track: Sequence[str] = ()
@@ -78,17 +81,29 @@ def stage_names(study: Study, cell: Cell) -> list[str]:
     """Return the last stages of a cell: those of `last_stage`, and evaluations.
 
     Evaluated are the study's `policies` or, without any, those that columns name. Where
-    the study has curves, the stages are the evaluations of those of the cell's variant.
-    The runner adds the stages that they need.
+    curves are of the cell's variant, their policies are evaluated, and of the others
+    those for which no further stage has to run: it would spend real steps that a
+    control's budget does not have. The runner adds the stages that they need.
     """
-    if study.curves:
-        named = [c for c in study.curves.values() if c["variant"] == cell[VARIANT]]
-        return [f"evaluate/{policy}" for policy in {c["policy"]: 0 for c in named}]
     config = config_of(study, cell)
-    names = [stage.name for stage in STAGES.commands()[study.last_stage]]
     policies = study.policies or _column_policies(study)
-    names += [f"evaluate/{policy}" for policy in policies]
+    evaluations = [f"evaluate/{policy}" for policy in policies]
+    of_variant = [c for c in study.curves.values() if c["variant"] == cell[VARIANT]]
+    names = [f"evaluate/{curve['policy']}" for curve in of_variant]
+    if of_variant:
+        stages = _makers(names)
+        if config.train.environment == "real":
+            evaluations = [x for x in evaluations if x not in OF_DREAMS]
+        names += [x for x in evaluations if _makers([x]) <= stages]
+    else:
+        names += [stage.name for stage in STAGES.commands()[study.last_stage]]
+        names += evaluations
     return [name for name in dict.fromkeys(names) if is_in_run(name, config)]
+
+
+def _makers(evaluations: Sequence[str]) -> set[str]:
+    """Return the stages that evaluations need."""
+    return {s.name for s in STAGES.closure(evaluations)} - set(evaluations)
 
 
 def _column_policies(study: Study) -> list[str]:

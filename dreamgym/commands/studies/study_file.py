@@ -28,8 +28,8 @@
     seconds = "min"
 
 Several grids, `[[grid]]`, have the same axes and other values. With `[curves]` cells
-play the policies that are named there, and success is shown against real steps
-(study_curves.py):
+play the policies that are named there, what else the same stages make, and success is
+shown against real steps (study_curves.py):
 
     [curves.dream]
     variant = "all"

@@ -50,6 +50,51 @@ def test_grids_have_their_own_values_and_cells_play_what_curves_name(tmp_path):
     assert study.stage_names(grid, results[-1]) == ["evaluate/dream"]
 
 
+COLUMNS = """
+[columns]
+random = "test/random"
+warmstart = "test/warmstart"
+dream = "test/dream"
+planner = "test/planner"
+gain = "test/expert_iteration - test/warmstart"
+"""
+
+
+@pytest.mark.parametrize(
+    ("policies", "of_dream", "of_real"),
+    [
+        (
+            "",
+            ["bc", "dream", "random", "warmstart", "expert_iteration"],
+            ["dream", "random", "warmstart"],
+        ),
+        ('policies = ["warmstart"]', ["bc", "dream", "warmstart"], None),
+    ],
+)
+def test_cells_with_curves_play_what_columns_name(
+    tmp_path, policies, of_dream, of_real
+):
+    # `planner` needs stages that no curve does; a control has no policy of a dream.
+    text = f"{policies}\n{CURVES}{COLUMNS}"
+    grid = study_file.read_study(write_study(tmp_path, text))
+    first, *_, last = study_file.cells(grid)
+    stages = [f"evaluate/{policy}" for policy in of_dream]
+    assert sorted(study.stage_names(grid, first)) == sorted(stages)
+    stages = [f"evaluate/{policy}" for policy in of_real or ["dream", "warmstart"]]
+    assert sorted(study.stage_names(grid, last)) == sorted(stages)
+
+
+def test_a_variant_without_a_curve_plays_what_columns_name(tmp_path):
+    text = CURVES.replace(
+        "[curves.cloned]",
+        '[variants.other]\n"warmstart.method" = "bc"\n[curves.cloned]',
+    )
+    text = 'last_stage = "warmstart"\n' + text + COLUMNS
+    grid = study_file.read_study(write_study(tmp_path, text))
+    cell = next(c for c in study_file.cells(grid) if c["variant"] == "other")
+    assert {"warmstart", "evaluate/planner"} <= set(study.stage_names(grid, cell))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
