@@ -166,6 +166,17 @@ class AlfWorld(TextEnv):
 class OfficialAlfWorld(AlfWorld):
     """ALFWorld's own games, from the files in ALFWORLD_DATA."""
 
+    def __init__(self) -> None:
+        """Make an environment.
+
+        Raises:
+          ValueError: there is no folder of a split's games.
+        """
+        super().__init__()
+        root = _official_folder()
+        if not any((root / name).is_dir() for name in OFFICIAL_FOLDERS.values()):
+            raise _no_games(root / OFFICIAL_FOLDERS["train"])
+
     def game_data(self, task: Task) -> dict[str, Any]:
         """Return the content of the game's file."""
         file = task.options.get("file")
@@ -242,11 +253,15 @@ def _official_tasks(folder: str, split: str) -> tuple[Task, ...]:
             )
         )
     if not tasks:
-        raise ValueError(
-            f"no game of ALFWorld in {root / OFFICIAL_FOLDERS[split]}: download them "
-            "with alfworld-download, and set ALFWORLD_DATA to their folder"
-        )
+        raise _no_games(root / OFFICIAL_FOLDERS[split])
     return tuple(tasks)
+
+
+def _no_games(folder: Path) -> ValueError:
+    return ValueError(
+        f"no game of ALFWorld in {folder}: download them with alfworld-download, and "
+        "set ALFWORLD_DATA to their folder"
+    )
 
 
 @functools.cache

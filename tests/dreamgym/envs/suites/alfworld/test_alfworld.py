@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("alfworld")
 
 from dreamgym import Task
+from dreamgym.cli import main
 from dreamgym.envs import base, registry
 from dreamgym.envs.suites.alfworld import games
 from dreamgym.envs.suites.alfworld.engine import Engine
@@ -282,6 +283,14 @@ def test_official_files_are_played_where_they_are(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="must name the file of a game"):
         env.reset(options={"task": Task(id="t", instruction="", options={"file": "x"})})
     env.close()
+
+
+def test_missing_official_files_are_one_line_of_check(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
+    assert main(["check", "--env", "alfworld:official"]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "no game of ALFWorld in" in line
+    assert "alfworld-download" in line
 
 
 def test_arguments_of_this_process_are_kept(env, monkeypatch):
