@@ -30,6 +30,7 @@ from dreamgym.build.episodes import (
 )
 from dreamgym.build.real.collection_log import UNWRITABLE, CollectionLog
 from dreamgym.build.real.environments import make_env
+from dreamgym.build.real.state_forms import form_warning
 from dreamgym.build.real.step_limit import (
     LASTING,
     step_limit,
@@ -62,6 +63,8 @@ ENVIRONMENT_NUMBERS = (
     *("listed_actions", "listed_actions_of"),
 )
 """What the stage's numbers say of the environment, which a refit takes over."""
+FORM_TASKS = 3
+"""Tasks whose first states are compared with those of an episode file."""
 MAX_BROKEN_SHARE = 0.1
 """The share of the episodes that broke above which collection says so."""
 
@@ -114,9 +117,12 @@ def _from_file(run: Run) -> dict[str, Any]:
     with contextlib.closing(make_env(run)) as env:
         limit = step_limit_from_env(run.config, env)
         name = run.config.env.id
+        tasks = tasks_of(env, name, "dev", COUNTED_DEV_TASKS)
+        if warning := form_warning([*train, *dev], env, tasks[:FORM_TASKS]):
+            print(f"{path}, {name}: {warning}", file=sys.stderr)
         numbers = {
             "deterministic": is_deterministic(env),
-            **_dev_task_count(tasks_of(env, name, "dev", COUNTED_DEV_TASKS)),
+            **_dev_task_count(tasks),
             "listed_actions": None,  # nothing was recorded to judge the list by
             "listed_actions_of": None if as_valid_actions(env) is None else 0,
         }

@@ -398,7 +398,7 @@ def test_collected_steps_show_lots_that_an_environment_does_not_know_of(
     assert (warning in capsys.readouterr().err) == bool(declared)
 
 
-def test_recordings_beside_an_environment_say_what_it_lists(tmp_path):
+def test_recordings_beside_an_environment_say_what_it_lists(tmp_path, capsys):
     path = tmp_path / "e.jsonl"
     write_episodes(path, [doubles.expert(t) for t in doubles.tasks("train")[:9]])
     settings = {"env.id": "tests.doubles:Corridor", "data.episodes": str(path)}
@@ -407,6 +407,34 @@ def test_recordings_beside_an_environment_say_what_it_lists(tmp_path):
     assert numbers["listed_actions_of"] == 0  # there is a list; nothing judges it
     assert numbers["listed_actions"] is None
     assert numbers["deterministic"] is True
+    assert "form" not in capsys.readouterr().err
+
+
+PROSE = "You are in a corridor. Looking around, you see a coin."
+
+
+def test_recordings_of_another_form_than_the_environment_are_warned_of(
+    tmp_path, capsys
+):
+    path = tmp_path / "e.jsonl"
+    write_episodes(path, [of_prose(doubles.expert(t)) for t in doubles.tasks("train")])
+    settings = {"env.id": "tests.doubles:Corridor", "data.episodes": str(path)}
+    with Run(tmp_path / "run", preset("tiny", settings)) as run:
+        run.stage("collect", lambda: collect.body(run))
+    (line,) = [x for x in capsys.readouterr().err.splitlines() if "form" in x]
+    assert "tests.doubles:Corridor: hardly a line of the first states of 3 ta" in line
+    assert "You are in a corridor." in line
+
+
+def of_prose(episode):
+    return dataclasses.replace(
+        episode,
+        task=dataclasses.replace(episode.task, initial_state=(PROSE,)),
+        transitions=tuple(
+            dataclasses.replace(t, state=(PROSE,), next_state=(PROSE,))
+            for t in episode.transitions
+        ),
+    )
 
 
 # --- with a budget -----------------------------------------------------------
