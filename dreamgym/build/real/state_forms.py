@@ -14,10 +14,10 @@ from dreamgym.envs.wrappers import first_word
 from worldmodel.data.records import Episode, State, Task
 
 MIN_SHARED = 0.2
-"""The share of line heads, or of words, below which two forms differ."""
+"""The share of line keys, or of words, below which two forms differ."""
 
-MIN_HEADS = 3
-"""Line heads of a state from which on these are compared, and not its words."""
+MIN_LINE_KEYS = 3
+"""Line keys of a state from which on these are compared, and not its words."""
 
 _WORD = re.compile(r"[^\W\d_]{2,}")
 
@@ -36,10 +36,10 @@ def form_warning(
         result = guarded(env, lambda task=task: begin(env, task)[1])
         if not isinstance(result, EnvironmentFailure) and any(result):
             states.append(result)
-    heads, words = _heads(lines), _words(lines)
+    line_keys, words = _line_keys(lines), _words(lines)
     if not states or not words:
         return ""
-    if any(_shared(state, heads, words) >= MIN_SHARED for state in states):
+    if any(_shared(state, line_keys, words) >= MIN_SHARED for state in states):
         return ""
     return (
         f"hardly a line of the first states of {len(states)} tasks begins as a line of "
@@ -57,7 +57,7 @@ def _lines(episode: Episode) -> Iterable[str]:
         yield from t.next_state
 
 
-def _heads(lines: Iterable[str]) -> set[str]:
+def _line_keys(lines: Iterable[str]) -> set[str]:
     """Return the first words of lines, without those that hold no letter."""
     return {head for line in lines if _WORD.search(head := first_word(line))}
 
@@ -66,14 +66,14 @@ def _words(lines: Iterable[str]) -> set[str]:
     return {word.lower() for line in lines for word in _WORD.findall(line)}
 
 
-def _shared(state: State, heads: set[str], words: set[str]) -> float:
-    """Return the share of a state's line heads that are among others.
+def _shared(state: State, line_keys: set[str], words: set[str]) -> float:
+    """Return the share of a state's line keys that are among others.
 
     Of a state with few of them it is that of its words; 1 for one without words.
     """
-    state_heads, state_words = _heads(state), _words(state)
-    if len(state_heads) >= MIN_HEADS:
-        return len(state_heads & heads) / len(state_heads)
+    state_keys, state_words = _line_keys(state), _words(state)
+    if len(state_keys) >= MIN_LINE_KEYS:
+        return len(state_keys & line_keys) / len(state_keys)
     return len(state_words & words) / len(state_words) if state_words else 1.0
 
 

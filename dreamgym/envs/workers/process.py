@@ -71,7 +71,11 @@ class Process(WorkerConnection):
         self._end = weakref.finalize(self, _kill, self._process, self._connection)
         self._memory_limit: MemoryLimit | None = None
         if memory_gb:
-            self._memory_limit = MemoryLimit(self._process, memory_gb)
+            try:
+                self._memory_limit = MemoryLimit(self._process, memory_gb)
+            except ValueError:
+                self.kill()
+                raise
         self.open(start_seconds)
 
     @property
