@@ -92,6 +92,7 @@ from dreamgym.envs.contract.texts import (
     check_rendering,
     check_speed,
     check_texts,
+    check_word_pairs,
 )
 from dreamgym.envs.contract.wins import check_wins
 from worldmodel.data.hashing import content_seed
@@ -389,7 +390,8 @@ class _Inspector:
         # Replays that differ are said already.
         if self.deterministic and self.differing is None:
             check_memory(self.findings, played)
-        for add_findings in (check_returns, check_lines, check_growth, check_records):
+        text_checks = check_lines, check_growth, check_records, check_word_pairs
+        for add_findings in (check_returns, *text_checks):
             add_findings(self.findings, played)
         check_early_limits(self.player, played, self.limit)
         others = [*self.random, *self.nonsense]

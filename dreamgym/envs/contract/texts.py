@@ -4,7 +4,9 @@ import dataclasses
 import functools
 import itertools
 import json
+import re
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,6 +28,19 @@ SHORTER = (
 
 MIN_STATES, MIN_WORDS = 5, 20
 """States, and words of them on average, from which on one line each is too little."""
+
+MIN_NAMES, MIN_NAME_TASKS = 3, 3
+"""Names of two words for a warning, and tasks in whose states each stands."""
+
+MIN_NAME_SHARE = 0.3
+"""The share of the actions that were taken in which such a name stands."""
+
+LINKING_WORDS = frozenset(
+    "a all an and any are as at behind by down for from go has have in inside into is "
+    "it its no not of off on one or out over that the then this through to under up "
+    "use with".split()
+)
+"""Words that are no part of a name."""
 
 _STEP = Transition(state=("state",), action="wait", next_state=("state",))
 """A sound step, by which a task is written."""
@@ -212,6 +227,58 @@ def check_lines(findings: Findings, traces: Sequence[Trace]) -> None:
         "write one fact a line: models write the lines that change, and copy the "
         "others; SplitLines of dreamgym.envs.wrappers splits prose and JSON",
     )
+
+
+def check_word_pairs(findings: Findings, traces: Sequence[Trace]) -> None:
+    """Warn of names of two words, which models would copy word by word.
+
+    A name is a pair of words behind the first word of actions that were taken. Its
+    first word stands before no other word, and its second one behind no word but first
+    words of such names, in no state, action or instruction.
+    """
+    taken = {
+        step.action
+        for trace in traces
+        for before, step in itertools.pairwise(trace.steps)
+        if step.observation != before.observation and not step.invalid
+    }
+    states = {(t.task.id, step.observation) for t in traces for step in t.steps}
+    instructions = {trace.instruction or trace.task.instruction for trace in traces}
+    in_actions = {pair for a in taken for pair in _word_pairs(a)[2:]}
+    in_states = {(task, pair) for task, text in states for pair in _word_pairs(text)}
+    tasks = Counter(pair for _, pair in in_states)
+    pairs = {p for text in taken | instructions for p in _word_pairs(text)} | {*tasks}
+    names = {
+        pair
+        for pair in in_actions
+        if tasks[pair] >= MIN_NAME_TASKS
+        and all(word.isalpha() and len(word) > 1 for word in pair)
+        and not LINKING_WORDS & {word.lower() for word in pair}
+    }
+    apart = True
+    while apart:
+        firsts, seconds = ({pair[i] for pair in pairs - names} for i in (0, 1))
+        apart = {name for name in names if name[0] in firsts or name[1] in seconds}
+        names -= apart
+    named = [a for a in taken if names.intersection(_word_pairs(a))]
+    if len(names) >= MIN_NAMES and len(named) >= MIN_NAME_SHARE * len(taken):
+        listed = sorted(" ".join(pair) for pair in names)
+        findings.warn(
+            "names are written as two words",
+            f"{len(names)} in states and actions: {', '.join(listed[:8])}",
+            "write each as one word, which models copy as one: JoinedNames(env, "
+            f"{listed[:8]}) of dreamgym.envs.wrappers does",
+        )
+
+
+def _word_pairs(text: str) -> list[tuple[str, str]]:
+    """Return each word of a text with the next one, the first one with "" before it.
+
+    Where more than a space is between two words, "" stands there.
+    """
+    parts = re.findall(r"\w+|[^\w\s]+|\s\s+|[^\S ]", text)
+    words = [part if re.match(r"\w", part) else "" for part in parts]
+    return list(itertools.pairwise(["", *words, ""]))
 
 
 def check_speed(player: Player) -> None:
