@@ -189,7 +189,7 @@ def lines(
     parts = division(budget, collected, real_training=real_training)
     first = parts["collect"] if collected is None else collected
     games = dev_games(budget, first, max_steps, dev_tasks)
-    selection = f"{games} dev tasks an evaluation" if games else "no real dev tasks"
+    selection = f"{games} dev tasks an evaluation" if games else "perhaps no dev tasks"
     if games and games < dev_tasks:
         selection = f"at least {selection}"
     texts = {

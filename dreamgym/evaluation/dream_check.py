@@ -89,6 +89,14 @@ def gap_text(gap: Mapping[str, float | None]) -> str:
     )
 
 
+def agreement_text(gap: Mapping[str, float | None]) -> str:
+    """Return what a gap means that is not too large, as the beginning of a sentence."""
+    return (
+        "the dream is not refused for how often the warm start wins in it (dreamed "
+        f"minus real {difference_text(gap)} over {gap['episodes']} dev tasks)"
+    )
+
+
 def disagrees(
     gap: Mapping[str, float | None], tolerance: float, real_success: float = 0.0
 ) -> bool:

@@ -25,6 +25,9 @@ SPREAD = 14
 """Points of success by which trainings of one seed have differed (docs/RESULTS.md: 69
 and 83 % of expert iteration, on commits that should not differ by as much)."""
 
+UNSPENT = 0.1
+"""The share of a budget above which it is said how much of it is unspent."""
+
 _HEAD = (
     "policy",
     "success",
@@ -198,9 +201,12 @@ def _closing(results: dict[str, Any]) -> list[str]:
     if "skipped" in results:
         out.append(f"real stages {results['skipped']}")
     if budget := results.get("budget"):
+        unspent = budget["real_steps"] - budget["spent"]
         out.append(
             f"real steps of the run, test games left out: {budget['spent']:,} of a "
             f"budget of {budget['real_steps']:,}"
+            + f" ({unspent:,} are unspent)"
+            * (unspent > UNSPENT * budget["real_steps"])
         )
     bound = results.get("bound")
     if bound and says_something(bound):

@@ -278,8 +278,9 @@ def _warn_of_broken(
         (kind, _), *_ = failures.most_common()
         kind = "what a file cannot hold" if kind == UNWRITABLE else kind
         print(
-            f"collect: {broken} of {played} episodes broke, mostly by {kind}: nothing "
-            f"is learnt from them; `dreamgym check --env {name}` finds the cause",
+            f"collect: {broken} of {played} episodes broke, mostly by {kind}: no "
+            "policy imitates them, and the experience model learns from the steps "
+            f"before; `dreamgym check --env {name}` finds the cause",
             file=sys.stderr,
         )
 

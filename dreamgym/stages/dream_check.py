@@ -32,6 +32,7 @@ from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.comparisons.outcome_discrimination import lost_discrimination
 from dreamgym.evaluation.dream_check import (
     Fault,
+    agreement_text,
     broken_refusals,
     cost_gaps,
     cost_text,
@@ -237,9 +238,9 @@ def _check(
             faults += differences
             reasons.append(numbers["sentence"])
         elif differences:
-            print(
-                f"dream_check: not refused, but {numbers['sentence']}", file=sys.stderr
-            )
+            faults_text = ", ".join(fault.text for fault in differences)
+            text = f"{agreement_text(numbers['gap'])}, but {faults_text}"
+            print(f"dream_check: {text}", file=sys.stderr)
     return Check(numbers, reasons, frozenset(fault.name for fault in faults))
 
 

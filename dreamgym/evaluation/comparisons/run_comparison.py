@@ -23,6 +23,8 @@ CURVES = {
     "unscored_rollouts": "rollouts not scored",
 }
 """The keys of a curve that are plotted, with their titles."""
+STEPS_APART = 0.1
+"""The share by which the real steps of two runs differ from which on this is said."""
 MAX_SETTINGS = 8
 """The number of differing settings in the table, at most."""
 
@@ -81,6 +83,10 @@ def _dream_verdict(
     Nothing where no policy of the other run learnt in its dream.
     """
     low, high = last["difference"]["low"], last["difference"]["high"]
+    steps = sorted((first["real_steps"], last["real_steps"]))
+    apart = ""
+    if steps[1] > (1 + STEPS_APART) * steps[0]:
+        apart = f" (not at equal real steps: {steps[0]:,} and {steps[1]:,})"
     worlds = first["world"], last["world"]
     if low is None or set(worlds) != {"dream", "environment"}:
         return []
@@ -88,13 +94,15 @@ def _dream_verdict(
     if worlds[1] == "environment":  # the control minus the run with the dream
         low, high, control = -high, -low, name
     if low > 0:
-        return ["- dreaming paid: the run with the dream ends ahead of real play"]
-    if high < 0:
-        return [
-            "- dreaming did not pay here: take the last policy of "
+        text = "dreaming paid: the run with the dream ends ahead of real play"
+    elif high < 0:
+        text = (
+            "dreaming did not pay here: take the last policy of "
             f"{control}, the control without a dream"
-        ]
-    return ["- whether dreaming paid cannot be told by these games"]
+        )
+    else:
+        text = "whether dreaming paid cannot be told by these games"
+    return [f"- {text}{apart}"]
 
 
 def _brief(value: Any) -> str:

@@ -91,15 +91,15 @@ def broken_episodes(evidence: Evidence) -> Cause | None:
         if name.startswith("broken/")
     }
     broken = sum(errors.values())
-    # Of those that broke, only the ones with a step are recorded.
     recorded = sum(numbers.get(name, 0) for name in ("episodes", "dev_episodes"))
     if broken <= MANY_BROKEN * recorded:
         return None
     commonest = max(errors, key=errors.__getitem__)
     return Cause(
         "broken episodes",
-        f"The environment broke {broken} episodes of the collection, next to "
-        f"{recorded} that were recorded, mostly by {commonest}.",
+        f"The environment broke {broken} episodes of the collection, mostly by "
+        f"{commonest}. Its files hold {recorded} episodes, with those that had a step "
+        "before they broke.",
         "`dreamgym check --env ENV` says where it raises and what to do.",
     )
 

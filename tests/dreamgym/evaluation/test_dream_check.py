@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from dreamgym.evaluation import dream_check
 from dreamgym.evaluation.dream_check import (
     broken_refusals,
     cost_gaps,
@@ -223,3 +224,10 @@ def test_costs_are_compared_as_reported_and_in_a_dream_as_the_pattern_counts():
     text = cost_text("noise", gaps["noise"], 1)
     assert f"costs {2 * len(steps):.3f} [" in text
     assert "of noise really and 0.000 [0.000, 0.000] in the dream, over 1 dev" in text
+
+
+def test_a_gap_that_is_not_too_large_is_not_called_wrong():
+    gap = {"mean": 0.0, "low": -0.924, "high": 0.924, "episodes": 1}
+    text = dream_check.agreement_text(gap)
+    assert "+0.000 [-0.924, +0.924] over 1 dev tasks" in text
+    assert "wrong" not in text

@@ -116,6 +116,19 @@ def test_every_line_of_the_table_has_as_many_cells():
     assert {x.count("|") for x in lines} == {9}
 
 
+@pytest.mark.parametrize(
+    ("spent", "sentence"),
+    [
+        (673, "673 of a budget of 900 (227 are unspent)"),
+        (858, "858 of a budget of 900"),
+    ],
+)
+def test_an_unspent_budget_is_said(spent, sentence):
+    budgeted = results() | {"budget": {"real_steps": 900, "spent": spent}}
+    (line,) = [x for x in report.table(budgeted).splitlines() if "budget" in x]
+    assert line.endswith(sentence)
+
+
 def test_a_run_without_real_stages_says_so():
     empty = {"policies": {}, "families": {}, "paired": {}, "skipped": "skipped: why"}
     assert report.table(empty).strip() == "real stages skipped: why"

@@ -104,8 +104,13 @@ def test_beside_a_control_it_is_said_whether_dreaming_paid(
     text = run_comparison.table(compared(roots[::-1] if is_first else roots))
     assert sentence in text
     assert text.count("dreaming") == 1
+    assert "not at equal real steps" not in text
     if "did not pay" in sentence:
         assert f"of {control.root}, the control" in text
+    control.mark("collect", {"real_transitions": 70})
+    two[0].mark("collect", {"real_transitions": 50})
+    text = run_comparison.table(compared(roots))
+    assert "(not at equal real steps: 50 and 70)" in text
     # A dream that was refused has taught no policy.
     two[0].mark("dream_check", {"refused": "no ends", "forced": False})
     assert "dreaming" not in run_comparison.table(compared(roots))

@@ -52,8 +52,8 @@ def hidden(mean, count, *, deterministic=True):
                 }
             ),
             "broken episodes",
-            "broke 11 episodes of the collection, next to 100 that were recorded, "
-            "mostly by KeyError",
+            "broke 11 episodes of the collection, mostly by KeyError. Its files hold "
+            "100 episodes",
             "dreamgym check",
         ),
         (
