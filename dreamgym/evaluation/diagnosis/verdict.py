@@ -76,7 +76,7 @@ def verdict(evidence: Evidence) -> list[str]:
             asks = evidence.asks_dream()
             out.append(UNEXPLAINED if asks else UNEXPLAINED_WITHOUT_DREAM)
         elif not any(likely_causes[0].text() in sentence for sentence in out):
-            out.append(f"Likely cause: {likely_causes[0].text()}")
+            out.append(f"Likely cause of the run's result: {likely_causes[0].text()}")
         if len(likely_causes) > 1:
             out.append(
                 f"`dreamgym doctor RUN` names {len(likely_causes) - 1} more: "
@@ -212,12 +212,21 @@ def training_sentences(evidence: Evidence) -> list[str]:
         if evidence.number(stage, "nothing_to_gain"):
             continue
         if note := evidence.number(stage, "note"):
-            cause = cause_of_stage(evidence, stage)
-            repeated = any(cause in sentence for sentence in out)
+            cause = _cause_of_note(evidence, stage)
+            repeated = not cause or any(cause in sentence for sentence in out)
             real = stage == "train" and not evidence.asks_dream()
             title = "Training in the real environment" if real else name
             out.append(f"{title}: {note}." + ("" if repeated else f" {cause}"))
     return out
+
+
+def _cause_of_note(evidence: Evidence, stage: str) -> str:
+    """Return the cause of what the note of a stage says, "" where the note states it.
+
+    A decision by rule, as where the environment draws lots, has no further cause.
+    """
+    is_by_rule = evidence.number(stage, "by_rule")
+    return "" if is_by_rule else cause_of_stage(evidence, stage)
 
 
 def _against_real_play(evidence: Evidence) -> list[str]:

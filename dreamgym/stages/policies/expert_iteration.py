@@ -123,7 +123,8 @@ def _reason_to_skip(run: Run, check: dict[str, Any]) -> dict[str, Any] | None:
     if not run.numbers("collect").get("deterministic", True):
         return {
             "note": "nothing was imitated: the environment draws lots, so that what "
-            "was won may have been lucky"
+            "was won may have been lucky",
+            "by_rule": True,
         }
     return None
 

@@ -32,6 +32,8 @@ from dreamgym.run.directory import Run
 
 START = "s2r"
 """The policy whose weights it has."""
+LOTS = "the environment draws lots"
+"""Why nobody plans without dev games there: the best of many sequences is luck."""
 
 
 def body(run: Run) -> dict[str, Any]:
@@ -74,14 +76,15 @@ def body(run: Run) -> dict[str, Any]:
     if not numbers and (reason := _reason_not_to_plan(run, trusted)):
         note = f"it does not plan: {reason}, and no dev games were played"
         note += few_dev_tasks(run)
-        return {"kept": START, "note": note}
+        by_rule = {"by_rule": True} if reason == LOTS else {}
+        return {"kept": START, "note": note} | by_rule
     return {"kept": PLANNER, "method": plan.method} | numbers
 
 
 def _reason_not_to_plan(run: Run, trusted: bool) -> str | None:
     """Return why nobody plans where no real dev games can tell, or None."""
     if not run.numbers("collect").get("deterministic", True):
-        return "the environment draws lots"
+        return LOTS
     if not trusted and not run.config.dream_check.force:
         return "too little of the scorecard reaches what is required"
     return None

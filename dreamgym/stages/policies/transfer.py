@@ -184,7 +184,7 @@ def _not_tuned(
     save_policy(run, name, policy)
     note = f"{NOT_TUNED} {unit}, so it is {start}"
     print(f"{name}: {note}", file=sys.stderr)
-    return {"updates": 0, "kept": start, "note": note}
+    return {"updates": 0, "kept": start, "note": note, "by_rule": True}
 
 
 def _better_policy(

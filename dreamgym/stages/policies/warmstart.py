@@ -128,7 +128,7 @@ def _better_policy(
             f"whether it helps (warmstart.method){few_dev_tasks(run)}"
         )
         print(f"warmstart: {note}", file=sys.stderr)
-        return control, {"kept": "bc", "note": note}
+        return control, {"kept": "bc", "note": note, "by_rule": True}
     players = [
         (name, policy.replace(model))
         for name, model in (("bc", control), ("warmstart", final))

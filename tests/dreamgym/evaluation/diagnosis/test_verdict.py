@@ -202,6 +202,14 @@ def test_a_stage_that_kept_another_policy_says_so():
     ]
 
 
+@pytest.mark.parametrize("stage", STAGE_ADVICE)
+def test_a_decision_by_rule_has_no_further_cause(stage):
+    stages = STAGES | {"bc": {"imitated_episodes": 3}}
+    stages |= {stage: {"note": "the environment draws lots", "by_rule": True}}
+    (sentence,) = training_sentences(evidence(bc=0.6, stages=stages))
+    assert sentence.endswith(": the environment draws lots.")
+
+
 def test_stages_with_nothing_to_gain_are_one_sentence_and_no_disappointment():
     note = "there is nothing to gain, warmstart wins all real dev games"
     done = {"nothing_to_gain": True, "kept": "warmstart", "note": note}
@@ -466,7 +474,9 @@ def test_a_disappointing_run_ends_with_its_first_cause_and_where_to_read_more():
         fidelity=SOUND | {"done": {"recall": {"mean": 0.08, "count": 26}}},
     )
     *_, cause, more = verdict(some)
-    assert cause.startswith("Likely cause: The policies imitate only 7 won episodes.")
+    assert cause.startswith(
+        "Likely cause of the run's result: The policies imitate only 7 won episodes."
+    )
     # That the test games are few explains no success of 0.
     assert more == "`dreamgym doctor RUN` names 1 more: missed ends."
     text = diagnosis(some)

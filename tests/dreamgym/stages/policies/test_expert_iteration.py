@@ -249,7 +249,7 @@ def test_a_dream_that_is_never_won_leaves_the_warm_start(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
-    [({"rounds": 0}, "status"), ({"deterministic": False}, "note")],
+    [({"rounds": 0}, "status"), ({"deterministic": False}, "by_rule")],
 )
 def test_nothing_is_dreamed_where_it_is_off_or_wins_are_luck(
     tmp_path, monkeypatch, changes, expected

@@ -207,7 +207,7 @@ def test_few_dev_tasks_do_not_choose_a_plan(make_run):
         (
             {"train.monitor.real_eval_every": 0},
             {"collect": {"max_episode_steps": LIMIT, "deterministic": False}},
-            {"kept": "s2r", "note": LOTS},
+            {"kept": "s2r", "note": LOTS, "by_rule": True},
         ),
     ],
 )

@@ -236,6 +236,7 @@ def test_a_policy_is_fine_tuned_where_the_budget_pays_for_what_the_method_plays(
         return
     assert numbers["kept"] == "dream"
     assert f"no real steps left for {missing}" in numbers["note"]
+    assert numbers["by_rule"]
     assert "not fine-tuned" in printed
     model, _ = load_model(run.path("policies/s2r"))
     assert helpers.distance(model.params, before.model.params) == 0.0

@@ -255,6 +255,19 @@ def test_bc_that_wins_all_dev_games_leaves_nothing_to_gain(
     assert numbers.get("nothing_to_gain") is expected
 
 
+def test_early_experience_that_no_dev_games_can_tell_is_left_out_by_rule(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(warmstart, "plays_dev_games", lambda *_: False)
+    policy, other = doubles.policy(), doubles.policy(seed=1).model
+    settings = {"env.id": "", "warmstart.method": "auto"}
+    with Run(tmp_path, preset("tiny", settings)) as run:
+        kept, numbers = warmstart._better_policy(run, policy, policy.model, other)
+    assert (kept, numbers["kept"]) == (policy.model, "bc")
+    assert numbers["by_rule"]
+    assert "no real dev games can tell" in numbers["note"]
+
+
 @pytest.mark.parametrize(
     ("games", "before", "after", "expected"),
     [
