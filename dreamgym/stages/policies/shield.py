@@ -67,8 +67,8 @@ def body(run: Run) -> dict[str, Any]:
     where it loses some and MANY_UNLISTED are taken but not in a complete list
     (`_is_complete`), such as a tool's call with a wrong amount. They then keep to the
     valid actions if many are invalid and the list is complete, or if `bc` wins more of
-    the dev games with it. The marker holds the `shield`, which `policy_config` reads,
-    and its `reason`.
+    the dev games with it; not where the list was empty in all of these. The marker
+    holds the `shield`, which `policy_config` reads, and its `reason`.
     """
     if run.config.policy.shield != AUTO:
         return {"status": "off"}
@@ -82,8 +82,8 @@ def body(run: Run) -> dict[str, Any]:
     if not lists_actions or not plays_dev_games(run, "bc"):
         return {}
     policy, complete = load_policy(run, "bc"), _is_complete(collected)
-    if complete:
-        policy.shield = keep_action
+    if complete or not collected["listed_actions_of"]:
+        policy.shield = keep_action  # which records the lists
     games = play_dev_games(run, "bc", policy)
     if not games:
         return {}
@@ -97,6 +97,8 @@ def body(run: Run) -> dict[str, Any]:
         "dev_unlisted_actions": unlisted,
         "random_success": chance,
     }
+    if policy.shield is not None and unlisted is None:
+        return numbers  # no state had a list, so that bc would act alike with it
     if share >= MANY_INVALID:
         reason = f"{percent(share)} of the actions of bc in real dev games are invalid"
     elif success < chance:

@@ -15,7 +15,7 @@ from tests import doubles
 from worldmodel.data.records import Episode, Transition
 
 
-def games(invalid, won=0, unlisted=0, cost=0.0):
+def games(invalid, won=0, unlisted=0, cost=0.0, lists=True):
     """Ten dev games of one step: so many are invalid, not in the list, and won."""
 
     def one(i):
@@ -25,7 +25,7 @@ def games(invalid, won=0, unlisted=0, cost=0.0):
             next_state=("at 0",),
             rewards={"env": -cost},
             invalid=i < invalid,
-            valid_actions=("walk", *("fly",) * (i >= unlisted)),
+            valid_actions=("walk", *("fly",) * (i >= unlisted)) if lists else (),
         )
         episode = Episode(
             id=f"e{i}",
@@ -58,6 +58,7 @@ def decide(
     shield="auto",
     cost=0.0,
     dev_tasks=16,
+    lists=True,
 ):
     """Return the run in which the stage decided, and the shield of its policies."""
     run = Run(
@@ -74,9 +75,9 @@ def decide(
         if name == "bc-shielded":
             assert policy.shield is valid_shield
             return games(0, shielded_wins)
-        complete = (of or 0) >= 20 and listed >= 0.99
-        assert policy.shield is (keep_action if complete else None)
-        return games(invalid, won, unlisted, cost)
+        records = of == 0 or (of >= 20 and listed >= 0.99)
+        assert policy.shield is (keep_action if records else None)
+        return games(invalid, won, unlisted, cost, lists and records)
 
     monkeypatch.setattr(stage, "play_dev_games", play)
     monkeypatch.setattr(
@@ -213,7 +214,8 @@ def test_steps_of_later_choices_are_not_spent_on_the_shield(
     "case",
     [
         {"invalid": 2},  # few invalid actions, and more wins than random players
-        {"of": None, "listed": None},  # the environment lists nothing
+        {"of": None, "listed": None},  # the environment has no list
+        {"invalid": 10, "of": 0, "listed": None, "lists": False},  # it is empty
         {"invalid": 0, "unlisted": 3, "listed": 0.9},  # mere proposals
         {"invalid": 2, "unlisted": 2},  # those are refused
         {"invalid": 0, "unlisted": 3, "won": 10},  # there is nothing to gain
