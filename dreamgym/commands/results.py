@@ -233,7 +233,10 @@ def evidence_of(run: Run, results: dict[str, Any]) -> Evidence:
         curve = read_json_rows(path)
     numbers = {name: run.numbers(name) for name in STAGES if run.done(name)}
     retries = None if run.config.server else run.config.experience.retries
-    return Evidence(results, numbers, curve, retries)
+    env = run.config.env
+    return Evidence(
+        results, numbers, curve, retries, env.id or "ENV", env.worker_memory_gb
+    )
 
 
 def _note(run: Run, policy: str) -> str | None:

@@ -40,6 +40,7 @@ from dreamgym.build.real.step_limit import (
 )
 from dreamgym.config.budget import dev_tasks, expert_weight
 from dreamgym.config.settings import RunConfig
+from dreamgym.config.stages import EnvConfig
 from dreamgym.envs.base import (
     as_valid_actions,
     declared_determinism,
@@ -47,6 +48,7 @@ from dreamgym.envs.base import (
     tasks_of,
 )
 from dreamgym.envs.limits import StepLimit
+from dreamgym.evaluation.diagnosis.evidence import broken_advice
 from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.display import progress_bar
@@ -206,7 +208,7 @@ def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
     readable = [*train_episodes, *dev_episodes]
     if lost := sum(not e.error for e in played) - sum(not e.error for e in readable):
         failures[UNWRITABLE] += lost
-    _warn_of_broken(name, failures, readable)
+    _warn_of_broken(run.config.env, failures, readable)
     broken = {f"broken/{kind}": n for kind, n in sorted(failures.items())}
     numbers = {
         "deterministic": _determinism(env, name, played),
@@ -269,18 +271,19 @@ def _equal_weights(c: CollectConfig) -> CollectConfig:
 
 
 def _warn_of_broken(
-    name: str, failures: Counter[str], episodes: Sequence[Episode]
+    env: EnvConfig, failures: Counter[str], episodes: Sequence[Episode]
 ) -> None:
     """Say so where the environment broke many of the episodes."""
     broken = failures.total()
     played = broken + sum(e.success is not None for e in episodes)
     if broken > MAX_BROKEN_SHARE * played:
         (kind, _), *_ = failures.most_common()
+        advice = broken_advice(env.id, kind, env.worker_memory_gb)
         kind = "what a file cannot hold" if kind == UNWRITABLE else kind
         print(
             f"collect: {broken} of {played} episodes broke, mostly by {kind}: no "
             "policy imitates them, and the experience model learns from the steps "
-            f"before; `dreamgym check --env {name}` finds the cause",
+            f"before; {advice[0].lower()}{advice[1:]}",
             file=sys.stderr,
         )
 

@@ -12,6 +12,7 @@ from dreamgym.evaluation.diagnosis import dream_causes
 from dreamgym.evaluation.diagnosis.evidence import (
     Cause,
     Evidence,
+    broken_advice,
     collect_more,
     fit_more,
 )
@@ -100,7 +101,7 @@ def broken_episodes(evidence: Evidence) -> Cause | None:
         f"The environment broke {broken} episodes of the collection, mostly by "
         f"{commonest}. Its files hold {recorded} episodes, with those that had a step "
         "before they broke.",
-        "`dreamgym check --env ENV` says where it raises and what to do.",
+        f"{broken_advice(evidence.env, commonest, evidence.memory_gb)}.",
     )
 
 
@@ -242,7 +243,7 @@ def broken_rollouts(evidence: Evidence) -> Cause | None:
         return Cause(
             "broken rollouts",
             f"{percent(share)} of the rollouts in the real environment broke off.",
-            "`dreamgym check --env ENV` says where it raises and what to do.",
+            f"{broken_advice(evidence.env, '', 0.0)}.",
         )
     unsure = any(row.get(f"unscored/{LOW_CONFIDENCE}") for row in evidence.curve)
     gate = ", or lower uncertainty.false_abort_rate" if unsure else ""

@@ -25,13 +25,16 @@ class Evidence(NamedTuple):
     """The evidence for a verdict: results.json, numbers by stage, the dream's curve.
 
     `retries` is how often the run samples a malformed answer of its dream again; None
-    where a chat server is its dream, which has a setting of its own.
+    where a chat server is its dream, which has a setting of its own. `env` is the id of
+    its environment, and `memory_gb` the limit of a worker's memory, 0 without one.
     """
 
     results: Mapping[str, Any]
     stages: Mapping[str, Mapping[str, Any]]
     curve: Sequence[Mapping[str, Any]] = ()
     retries: int | None = 0
+    env: str = "ENV"
+    memory_gb: float = 0.0
 
     def success(self, policy: str) -> float | None:
         """Return a policy's success on the test tasks, None if it is unknown."""
@@ -74,6 +77,19 @@ class Evidence(NamedTuple):
         for name in path:
             part = part.get(name) or {}
         return part if "mean" in part else {"mean": None, "count": 0}
+
+
+def broken_advice(env: str, error: str, memory_gb: float) -> str:
+    """Return what to do about episodes that an environment broke, without a full stop.
+
+    Args:
+      env: the id of the environment.
+      error: the commonest type of error.
+      memory_gb: the limit of a worker's memory (env.worker_memory_gb), 0 without one.
+    """
+    if error == MemoryError.__name__ and memory_gb:
+        return f"Raise env.worker_memory_gb, which is {memory_gb:g}"
+    return f"`dreamgym check --env {env} --tasks 30` may find the cause"
 
 
 def collect_more(evidence: Evidence, *settings: str) -> str:

@@ -164,7 +164,7 @@ def test_a_collection_that_mostly_broke_says_so(tmp_path, monkeypatch, capsys, b
     assert bool(said) == breaks
     if said is not None:
         assert int(said[1]) > 0.1 * int(said[2])
-        assert "dreamgym check --env tests.doubles:Played" in err
+        assert "dreamgym check --env tests.doubles:Played --tasks 30` may find" in err
 
 
 def test_episodes_that_cannot_be_written_count_as_broken(tmp_path, monkeypatch, capsys):

@@ -54,7 +54,7 @@ def hidden(mean, count, *, deterministic=True):
             "broken episodes",
             "broke 11 episodes of the collection, mostly by KeyError. Its files hold "
             "100 episodes",
-            "dreamgym check",
+            "`dreamgym check --env ENV --tasks 30` may find the cause.",
         ),
         (
             with_stage(collect={"successes": 50, "episodes": 90, "unscored": 11}),
@@ -187,6 +187,21 @@ def test_each_cause_is_named_with_its_numbers_and_a_setting(
     assert cause.name == name
     assert message in cause.sentence
     assert advice in cause.advice
+
+
+@pytest.mark.parametrize(
+    ("error", "memory_gb", "advice"),
+    [
+        ("KeyError", 0.5, "`dreamgym check --env mine:Game --tasks 30` may find"),
+        ("MemoryError", 0.5, "Raise env.worker_memory_gb, which is 0.5."),
+        ("MemoryError", 0.0, "`dreamgym check --env mine:Game --tasks 30` may find"),
+    ],
+)
+def test_the_advice_on_broken_episodes_is_of_the_run(error, memory_gb, advice):
+    broken = {"successes": 50, "episodes": 90, f"broken/{error}": 20}
+    run = with_stage(collect=broken)._replace(env="mine:Game", memory_gb=memory_gb)
+    (cause,) = causes(run)
+    assert cause.advice.startswith(advice)
 
 
 def test_a_sound_run_has_no_cause():
