@@ -110,7 +110,7 @@ def compare_with_start(
     ):
         change += f", of fewer than {ENOUGH_DREAMED} games, which decide nothing"
     change = ", and ".join([change, *broken])
-    verb = _unhelpful("it", rates["dev_success_after"], rates["dev_success_before"])
+    verb = no_gain_text("it", rates["dev_success_after"], rates["dev_success_before"])
     note = f"{verb}, so the policy is {start_name}: of the {where} {change}"
     print(f"{name}: {note}", file=sys.stderr)
     return Choice(False, rates | {"kept": start_name, "choice": note}, dict(start))
@@ -190,13 +190,13 @@ def compare_on_dev_games(
     if accepts or is_better(second, first):
         return numbers | {"kept": after[0]}
     change = success_change(success_after, success_before, destroyed)
-    verb = _unhelpful(what, success_after, success_before)
+    verb = no_gain_text(what, success_after, success_before)
     note = f"{verb}, so it is {start}: of the real dev games {change}"
     print(f"{after[0]}: {note}", file=sys.stderr)
     return numbers | {"kept": start, "note": note}
 
 
-def _unhelpful(what: str, after: float | None, before: float | None) -> str:
+def no_gain_text(what: str, after: float | None, before: float | None) -> str:
     """Return the words for a stage whose help was not seen."""
     if after == before == 1.0:
         return f"whether {what} helped cannot be told by games that both win"

@@ -32,6 +32,7 @@ from dreamgym.build import models
 from dreamgym.build.costs import dev_games, game_seconds, uses_early_experience
 from dreamgym.build.models import fit_model, load_policy, save_policy
 from dreamgym.build.real.dev_choice import (
+    no_gain_text,
     nothing_to_gain,
     say_unchecked,
     warmstart_method,
@@ -145,10 +146,13 @@ def _better_policy(
     )
     if is_better(rows["warmstart"], rows["bc"]):
         change += ", less than one standard error more"
-    note = f"early experience did not help: of the dev games {change}; it is bc"
+    rates = numbers["dev_success_warmstart"], numbers["dev_success_bc"]
+    verb = no_gain_text("early experience", *rates)
+    note = f"{verb}: of the dev games {change}; it is bc"
     print(f"warmstart: {note}", file=sys.stderr)
     done = nothing_to_gain(run, rows["bc"], "bc", "early experience changed nothing")
-    return control, numbers | {"kept": "bc", "note": note} | (done or {})
+    tie = {"by_rule": True} if rates == (1.0, 1.0) else {}
+    return control, numbers | {"kept": "bc", "note": note} | tie | (done or {})
 
 
 def _models(method: str) -> bool:
