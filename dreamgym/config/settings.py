@@ -1,6 +1,7 @@
 """The settings of a whole run: plain frozen data, hashed into the run's manifest."""
 
 import dataclasses
+import json
 from typing import Any
 
 from dreamgym.agent.config import (
@@ -28,6 +29,7 @@ from dreamgym.config.stages import (
     TrainConfig,
     UncertaintyConfig,
 )
+from dreamgym.rewards.config import RewardConfig
 from dreamgym.rewards.reward_model_config import RewardModelConfig
 from dreamgym.rl.dpo_config import DPOConfig
 from worldmodel.data.hashing import content_seed
@@ -202,6 +204,7 @@ class RunConfig:
           ValueError: there is such a setting; the message has its whole name.
         """
         for name, loop in (("train", self.train), ("transfer", self.transfer)):
+            self._check_new_refit(f"{name}.reward", loop.reward)
             if problem := loop.dead():
                 raise ValueError(f"{name}.{problem}")
             source = loop.reward.reward_model
@@ -216,6 +219,12 @@ class RunConfig:
                 "give --env"
             )
         self._check_new_server()
+        if self.env.worker_memory_gb and not self.env.workers:
+            raise ValueError(
+                "env.worker_memory_gb limits worker processes, of which env.workers = "
+                "0 starts none: set env.workers to 1 or more as well, got "
+                f"{self.env.worker_memory_gb:g} GB"
+            )
         matches = self._classifier_matches()
         if len(set(matches.values())) > 1:
             raise ValueError(
@@ -243,6 +252,16 @@ class RunConfig:
                 "uncertainty.penalty takes from rewards, which "
                 "train.update.advantage_estimator = "
                 f"{update.advantage_estimator} does not read"
+            )
+
+    def _check_new_refit(self, name: str, reward: RewardConfig):
+        """Check that a reward model that is refitted scores something."""
+        if reward.reward_model.refit.every and "reward_model" not in reward.sources:
+            sources = json.dumps([*reward.sources, "reward_model"])
+            raise ValueError(
+                f"{name}.reward_model.refit.every refits what scores the process, and "
+                f"{name}.sources does not name reward_model: add "
+                f"--set '{name}.sources={sources}'"
             )
 
     def _classifier_matches(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Settings that need a fitted experience model, or an environment."""
+"""Settings that need a fitted experience model, an environment, or other settings."""
 
 import pytest
 
@@ -36,3 +36,20 @@ def test_train_tasks_that_nobody_played_need_an_environment(tmp_path):
     write_episodes(file, [doubles.expert(doubles.tasks("train")[0])])
     with pytest.raises(ValueError, match="generator = train takes tasks of an environ"):
         preset("tiny", name | {"data.episodes": str(file), "env.id": ""}).check_new()
+
+
+def test_a_limit_of_memory_needs_worker_processes():
+    limit = {"env.worker_memory_gb": 0.5}
+    preset("tiny", limit | {"env.workers": 2}).check_new()
+    config = preset("tiny", limit)  # an existing run goes on
+    with pytest.raises(ValueError, match=r"set env\.workers to 1 or more .* 0\.5 GB"):
+        config.check_new()
+
+
+def test_a_refit_without_its_reward_model_names_the_setting_that_adds_it():
+    refit = {"train.reward.reward_model.refit.every": 1}
+    remedy = r"""--set 'train\.reward\.sources=\["rule", "reward_model"\]'"""
+    with pytest.raises(ValueError, match=remedy):
+        preset("tiny", refit).check_new()
+    sources = {"train.reward.sources": ["rule", "reward_model"]}
+    preset("tiny", refit | sources).check_new()
