@@ -29,7 +29,6 @@ from worldmodel.text.names import (
     load_names,
     with_declared,
 )
-from worldmodel.text.writing.states import StateWriting
 
 NAMES = "names.json"
 """The file with the names that stand for each other in copies of examples."""
@@ -254,19 +253,6 @@ def read(run: Run) -> tuple[list[Episode], list[Episode]]:
     style = c.reasoning_style if c.reasoning else ""
     train, dev = run.path("episodes.jsonl"), run.path("dev.jsonl")
     return [*_read(train, _version(train), style)], [*_read(dev, _version(dev), style)]
-
-
-def with_rule_traces(
-    run: Run, episode: Episode, writing: StateWriting | None = None
-) -> Episode:
-    """Return the episode with traces by rule where it has none, or without any.
-
-    The settings say which. With `writing` they are of the states as models write them.
-    """
-    c = run.config.experience
-    return reasoning.set_rule_traces(
-        episode, enabled=c.reasoning, writing=writing, style=c.reasoning_style
-    )
 
 
 def _version(path: Path) -> tuple[int, int, int] | None:

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dreamgym.build.chat import run_client
-from dreamgym.build.episodes import read, recorded_episodes, with_rule_traces
+from dreamgym.build.episodes import read, recorded_episodes
 from dreamgym.build.models import memory_encoder
 from dreamgym.config.stages import ServerConfig
 from dreamgym.envs.dream import UncertaintyGate
 from dreamgym.run.directory import Run, RunError
+from worldmodel import reasoning
 from worldmodel.backbone.weights import load_model
 from worldmodel.data.records import Episode
 from worldmodel.experience.base import ExperienceModel
@@ -38,10 +39,23 @@ from worldmodel.text import persistence, state_format
 from worldmodel.text.names import MAX_DRAWS, Groups
 from worldmodel.text.state_format import StateFormat
 from worldmodel.text.tokenizer import TextTokenizer
-from worldmodel.text.writing.states import with_written_states
+from worldmodel.text.writing.states import StateWriting, with_written_states
 
 CAPACITY = 50_000
 """Real transitions that the replay memory begins with, the newest, at most."""
+
+
+def with_rule_traces(
+    run: Run, episode: Episode, writing: StateWriting | None = None
+) -> Episode:
+    """Return the episode with traces by rule where it has none, or without any.
+
+    The settings say which. With `writing` they are of the states as models write them.
+    """
+    c = run.config.experience
+    return reasoning.set_rule_traces(
+        episode, enabled=c.reasoning, writing=writing, style=c.reasoning_style
+    )
 
 
 def training_share(run: Run, train: list[Episode]) -> list[Episode]:

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from dreamgym.build.episodes import read, with_rule_traces
-from dreamgym.build.experience import training_share
+from dreamgym.build.episodes import read
+from dreamgym.build.experience import training_share, with_rule_traces
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run
 from tests import doubles
