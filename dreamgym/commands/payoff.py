@@ -29,7 +29,7 @@ MODEL_STAGES = ("pretrain", "ensemble", "fidelity", "dream_check")
 
 MEASURED = {
     2500: "won 72 % with as many, the run with a dream 83 %",
-    5000: "took 3.3 times as many for the success of the run with a dream",
+    5000: "won 79 % with as many, the run with a dream 93 %",
     10000: "had not won as much with 20,000",
     20000: "won 87 % with as many, the run with a dream 95 %",
 }

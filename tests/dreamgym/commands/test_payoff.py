@@ -52,7 +52,7 @@ def test_a_slow_environment_makes_dreaming_faster_and_a_budget_is_said():
     frugal = payoff_of(**settings, **{"budget.real_steps": 5040})
     # All of the budget but the part of fine-tuning, a fifth of 5,000.
     assert frugal.dream_real_steps == 5040 - 1000
-    assert "with 5,000 real steps in all, real play took 3.3 times" in frugal.measured
+    assert "with 5,000 real steps in all, real play won 79 %" in frugal.measured
     assert "the dream's policy costs about 4,040" in frugal.lines()[2]
     # What was measured is of the whole budget: 3,700 is nearer to 5,000 than to 2,500.
     between = payoff_of(**settings, **{"budget.real_steps": 3700})
