@@ -236,6 +236,8 @@ def test_a_column_that_is_not_there_is_named(tmp_path):
         ("early_start", 12),
         ("updates", 30),
         ("rewards", 6),
+        ("reward_refits", 12),
+        ("credit", 24),
         ("curriculum", 24),
         ("real_updates", 80),
         ("strangers", 132),
@@ -256,6 +258,17 @@ def test_our_studies_can_be_run(name, different):
     assert len(
         {study_file.config_of(grid, c).digest() for c in study_file.cells(grid)}
     ) == (different)
+
+
+@pytest.mark.parametrize("name", ["real_updates", "tool_rewards", "credit", "grpo"])
+def test_a_study_that_compares_updates_keeps_the_last_policy(name):
+    """Else the warm start stands where updates did harm, and no gain is below 0."""
+    root = Path(__file__).parents[3]
+    grid = study_file.read_study(root / f"scripts/studies/{name}.toml")
+    for cell in study_file.cells(grid):
+        monitor = study_file.config_of(grid, cell).train.monitor
+        is_watched = "watched" in cell.get("variant", "")
+        assert monitor.keep_best == is_watched, cell
 
 
 def test_policies_are_played_without_a_dream(tmp_path, monkeypatch):
