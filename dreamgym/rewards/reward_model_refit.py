@@ -92,14 +92,14 @@ class RewardModelRefit(abc.ABC, Generic[Record]):
         new = self._new_records(rollouts, seed)
         row = {self.unit: float(len(new))}
         if new:
-            drawn = self._drawn(len(new), seed)
+            drawn = self._draw_originals(len(new), seed)
             row |= self._measures(new, drawn, "before")
             if self._learner is not None:
                 self._fit(self._learner, [*new, *drawn], seed)
                 row |= self._measures(new, drawn, "after")
         return {f"reward_refit/{name}": value for name, value in row.items()}
 
-    def _drawn(self, new: int, seed: int) -> list[Record]:
+    def _draw_originals(self, new: int, seed: int) -> list[Record]:
         """Return original records: `original_share` of them and the `new` ones."""
         share = self._config.original_share
         count = round(new * share / (1.0 - share))

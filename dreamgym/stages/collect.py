@@ -282,8 +282,8 @@ def _warn_of_broken(
         kind = "what a file cannot hold" if kind == UNWRITABLE else kind
         print(
             f"collect: {broken} of {played} episodes broke, mostly by {kind}: no "
-            "policy imitates them, and the experience model learns from the steps "
-            f"before; {advice[0].lower()}{advice[1:]}",
+            "policy imitates them, and the experience model learns from their steps "
+            f"before the error; {advice[0].lower()}{advice[1:]}",
             file=sys.stderr,
         )
 

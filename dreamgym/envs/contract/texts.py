@@ -255,11 +255,11 @@ def check_word_pairs(findings: Findings, traces: Sequence[Trace]) -> None:
         and all(word.isalpha() and len(word) > 1 for word in pair)
         and not LINKING_WORDS & {word.lower() for word in pair}
     }
-    apart = True
-    while apart:
+    separable = True
+    while separable:
         firsts, seconds = ({pair[i] for pair in pairs - names} for i in (0, 1))
-        apart = {name for name in names if name[0] in firsts or name[1] in seconds}
-        names -= apart
+        separable = {name for name in names if name[0] in firsts or name[1] in seconds}
+        names -= separable
     named = [a for a in taken if names.intersection(_word_pairs(a))]
     if len(names) >= MIN_NAMES and len(named) >= MIN_NAME_SHARE * len(taken):
         listed = sorted(" ".join(pair) for pair in names)

@@ -51,7 +51,7 @@ class MemoryLimit:
         self.process, self.error = process, ""
         self._gigabytes = gigabytes
         self._tree = list[int]()
-        self._counted_again = 0  # bytes that its processes shared when last measured
+        self._shared_bytes = 0  # of its processes, when last measured
         _watch(self)
 
     def check(self, processes: Mapping[int, ProcessEntry]) -> None:
@@ -59,10 +59,10 @@ class MemoryLimit:
         root, size = self.process.pid, int(self._gigabytes * 2**30)
         tree = process_tree(root, processes)
         resident = sum(map(resident_bytes, tree))
-        if resident - self._counted_again * (tree == self._tree) <= size:
+        if resident - self._shared_bytes * (tree == self._tree) <= size:
             return
         used = sum(map(proportional_bytes, tree))  # takes 100 times as long
-        self._tree, self._counted_again = tree, resident - used
+        self._tree, self._shared_bytes = tree, resident - used
         if used <= size:
             return
         self.error = (

@@ -84,9 +84,9 @@ def _dream_verdict(
     """
     low, high = last["difference"]["low"], last["difference"]["high"]
     steps = sorted((first["real_steps"], last["real_steps"]))
-    apart = ""
+    note = ""
     if steps[1] > (1 + STEPS_APART) * steps[0]:
-        apart = f" (not at equal real steps: {steps[0]:,} and {steps[1]:,})"
+        note = f" (not at equal real steps: {steps[0]:,} and {steps[1]:,})"
     worlds = first["world"], last["world"]
     if low is None or set(worlds) != {"dream", "environment"}:
         return []
@@ -102,7 +102,7 @@ def _dream_verdict(
         )
     else:
         text = "whether dreaming paid cannot be told by these games"
-    return [f"- {text}{apart}"]
+    return [f"- {text}{note}"]
 
 
 def _brief(value: Any) -> str:

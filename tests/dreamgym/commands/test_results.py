@@ -166,3 +166,12 @@ def test_the_smallest_budget_of_the_control_is_that_of_its_division(
     check_budget(dataclasses.replace(control, real_steps=smallest), limit, "it")
     with pytest.raises(RunError, match=f"at least {smallest:,}"):
         check_budget(dataclasses.replace(control, real_steps=smallest - 1), limit, "it")
+
+
+def test_advice_on_broken_episodes_names_the_environment_and_its_limit(tmp_path):
+    settings = {"env.id": "m:E", "env.workers": 2, "env.worker_memory_gb": 0.5}
+    run = Run(tmp_path / "run", preset("tiny", settings))
+    evidence = results.evidence_of(run, {})
+    assert (evidence.env, evidence.memory_gb) == ("m:E", 0.5)
+    recorded = Run(tmp_path / "recorded", preset("tiny", {"env.id": ""}))
+    assert results.evidence_of(recorded, {}).env == "ENV"

@@ -113,6 +113,6 @@ def test_the_share_of_original_pairs(share, drawn):
     original = [fallen(doubles.task(0, goal, 6)) for goal in range(1, 6)]
     config = RewardModelSourceConfig(refit=c)
     refit = PairRefit(Fixed(), original, config, seed=0)
-    pairs = refit._drawn(2, 7)
+    pairs = refit._draw_originals(2, 7)
     assert len({p.task.id for p in pairs}) == len(pairs) == drawn
-    assert pairs == refit._drawn(2, 7)
+    assert pairs == refit._draw_originals(2, 7)

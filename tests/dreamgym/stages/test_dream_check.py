@@ -12,6 +12,7 @@ from dreamgym.build.experience import load_experience, remedy_folder
 from dreamgym.build.real import dev_play
 from dreamgym.config.overrides import changed
 from dreamgym.config.presets import preset
+from dreamgym.evaluation.dream_check import Fault
 from dreamgym.run.directory import Run
 from dreamgym.run.view import StageView
 from dreamgym.stages import collect, dream_check, pretrain
@@ -393,3 +394,16 @@ def test_what_a_refit_weights_follows_the_faults(fitted, monkeypatch):
         )
 
     assert largest(weighted) > largest(plain) >= largest(unweighted) == 1.0
+
+
+def test_what_differs_without_a_gap_is_no_disagreement(monkeypatch, run, capsys):
+    gap = {"mean": 0.0, "low": -0.9, "high": 0.9, "episodes": 1}
+    numbers = {"gap": gap, "disagrees": False, "sentence": "it is wrong", "faults": []}
+    faults = [Fault("broken_episodes", "75 % of the dreamed episodes broke off")]
+    monkeypatch.setattr(dream_check, "_compare", lambda *_: (numbers, faults))
+    dream = Dream(monkeypatch, run, WON, WON)
+    assert dream.body()["refused"] == ""
+    printed = capsys.readouterr().err
+    assert "not refused for how often the warm start wins in it" in printed
+    assert "but 75 % of the dreamed episodes broke off" in printed
+    assert "it is wrong" not in printed
