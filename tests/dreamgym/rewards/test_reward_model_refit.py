@@ -101,6 +101,7 @@ def test_what_is_measured_of_shares_by_hand():
             "reward_refit/original_error_before": 1.0,
         }
     )
+    assert refit._batch_records == 8  # attempts, as many as four pairs have
     # Without a won rollout there is no gap; without a scored one nothing is measured.
     assert "reward_refit/pay_gap_before" not in refit.refit([fall], 2)
     assert refit.refit([unscored], 3) == {"reward_refit/attempts": 0.0}
